@@ -1,0 +1,16 @@
+"""Riemannian coordinate descent on top of geoopt and PyTorch."""
+
+import warnings as _warnings
+
+with _warnings.catch_warnings():
+    # geoopt compiles its functions with torch.jit.script, which torch has deprecated: not our users' doing.
+    _warnings.filterwarnings(
+        "ignore", message=r"`torch\.jit\.script` is deprecated", category=DeprecationWarning
+    )
+    import geoopt as _geoopt  # noqa: F401
+
+from . import bases, selections, stepsizes
+from .optim import SRCD
+
+__version__ = "0.1.0"
+__all__ = ["SRCD", "bases", "selections", "stepsizes"]

@@ -1,0 +1,133 @@
+"""The socket for coordinate bases: the directions at a point, slopes along them, motion along them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..covector import Covector
+from ..index import Coordinates, Index
+
+__all__ = ["Basis", "Example", "Frame", "State"]
+
+Frame = Literal["orthonormal", "parseval", "spanning"]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A place where the laws try a basis.
+
+    Parameters
+    ----------
+    basis : Basis
+    manifold : geoopt.Manifold
+        Random points, the inner product and ``dist`` come from here.
+    shape : tuple of int
+        A shape of one point, without batch dimensions.
+    exponential : callable, optional
+        Dense oracle ``(point, coords, amounts) -> point`` for moving along a set; ``expmap`` of the
+        summed directions by default.
+    distance : callable, optional
+        Dense oracle ``(point, point) -> distance`` where geoopt has no ``dist``.
+    random : callable, optional
+        ``(shape, dtype) -> point`` where ``manifold.random`` does not serve.
+    """
+
+    basis: Basis
+    manifold: Any
+    shape: tuple[int, ...]
+    exponential: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    distance: Callable[[Tensor, Tensor], Tensor] | None = None
+    random: Callable[[tuple[int, ...], torch.dtype], Tensor] | None = None
+
+
+class Basis(ABC):
+    """Directions :math:`\\eta_i` at a point of a manifold, and motion along them.
+
+    The flags promise what the laws of :mod:`riemcd.testing` check. They hold no tensors and no
+    randomness; whatever has to be kept between steps lives in the ``state`` passed in.
+
+    Attributes
+    ----------
+    pairs : bool
+        Coordinates are pairs of columns or rows: rules that choose pairs apply.
+    frame : {"orthonormal", "parseval", "spanning"}
+        How the directions sit in the tangent space, in the manifold's metric.
+    spans : bool
+        The directions span the tangent space.
+    geodesic : bool
+        A move along one coordinate is a geodesic of length ``|t|`` times that of the direction.
+    reversible : bool
+        Moving by ``t`` and then by ``-t`` along one coordinate is the identity.
+    consistent : bool
+        Directions are smooth functions of the point, so that momentum and adaptive steps may keep one
+        number per coordinate and need no vector transport.
+    fixed_norm : bool
+        The Frobenius norm of a point is fixed, so that weight decay does nothing.
+    cheap : bool
+        One coordinate costs less than a full gradient step.
+    complex_points : bool
+        Points are complex tensors.
+    point_dims : int
+        How many trailing dimensions make one point; those before are batch dimensions.
+    default_selection : Selection or None
+        The rule an optimizer takes when the user names none; None means ``RandomMatching`` for pairs
+        and ``Uniform`` otherwise.
+    """
+
+    pairs: bool = False
+    frame: Frame = "spanning"
+    spans: bool = True
+    geodesic: bool = False
+    reversible: bool = False
+    consistent: bool = False
+    fixed_norm: bool = False
+    cheap: bool = True
+    complex_points: bool = False
+    point_dims: ClassVar[int] = 2
+    default_selection: ClassVar[Any] = None
+
+    @abstractmethod
+    def count(self, shape: Sequence[int]) -> int:
+        """Return the number of coordinates of a point in a tensor of this shape."""
+
+    @abstractmethod
+    def covector(self, point: Tensor, grad: Tensor) -> Covector:
+        """Return the derivative of the loss in the form that `partials` reads."""
+
+    @abstractmethod
+    def partials(
+        self, covector: Any, coords: Coordinates | None = None, state: State | None = None
+    ) -> Tensor:
+        """Return the slopes :math:`Df[\\eta_i]`, ``(*batch, k)``; all of them when ``coords`` is None."""
+
+    @abstractmethod
+    def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
+        """Move ``point`` in place by ``amounts``, ``(*batch, k)``, along ``coords``."""
+
+    def arclength(self, angle: float) -> float:
+        """Return the amount that turns a coordinate by ``angle``; the amount itself where nothing turns."""
+        return angle
+
+    def index(self, shape: Sequence[int]) -> Index:
+        """Return what selections may know of the coordinates."""
+        return Index(self.count(shape))
+
+    def for_shape(self, shape: Sequence[int]) -> Basis:
+        """Return the basis whose flags hold for tensors of this shape."""
+        return self
+
+    def note(self, manifold: Any, shape: Sequence[int]) -> str:
+        """Return what `riemcd.report` should say about this choice; empty when there is nothing."""
+        return "" if self.cheap else "correct, not cheap"
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        """Return the places where the laws try this basis."""
+        return ()

@@ -1,0 +1,75 @@
+"""What a step size remembers: one number per coordinate, read and written at the touched ones only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["CoordinateState"]
+
+
+class CoordinateState:
+    """A view of a parameter's state at the coordinates of one step.
+
+    Buffers are dense, ``(*batch, count)``, and made on first use; a step reads and writes the touched
+    entries. Points that take no part in the step (``active`` false) keep what they had.
+
+    Parameters
+    ----------
+    entries : dict
+        The parameter's flat state, as the optimizer keeps and saves it.
+    coords : Tensor
+        Linear coordinates, ``(k,)`` shared by the batch or ``(*batch, k)``.
+    batch : torch.Size
+        Leading dimensions of the parameter.
+    count : int
+        How many coordinates there are.
+    like : Tensor
+        The slopes of this step: device and dtype of new buffers.
+    active : Tensor, optional
+        ``(*batch, 1)`` booleans.
+    """
+
+    def __init__(
+        self,
+        entries: dict[str, Any],
+        coords: Tensor,
+        batch: torch.Size,
+        count: int,
+        like: Tensor,
+        active: Tensor | None = None,
+    ) -> None:
+        self.entries = entries
+        self.coords = coords
+        self.active = active
+        self.clipped: Tensor | None = None  # how many amounts a rule has cut short, where one does
+        self._shape = (*batch, count)
+        self._like = like
+
+    def buffer(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the whole buffer ``name``, ``(*batch, count)``; zeros when it is new."""
+        if name not in self.entries:
+            self.entries[name] = torch.zeros(
+                self._shape, dtype=dtype or self._like.dtype, device=self._like.device
+            )
+        buffer: Tensor = self.entries[name]
+        return buffer
+
+    def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the entries of buffer ``name`` at the coordinates of this step, ``(*batch, k)``."""
+        buffer = self.buffer(name, dtype)
+        if self.coords.dim() == 1:
+            return buffer[..., self.coords]
+        return buffer.gather(-1, self.coords)
+
+    def write(self, name: str, values: Tensor) -> None:
+        """Store ``values``, ``(*batch, k)``, at the coordinates of this step."""
+        if self.active is not None:
+            values = torch.where(self.active, values, self.read(name, values.dtype))
+        buffer = self.buffer(name, values.dtype)
+        if self.coords.dim() == 1:
+            buffer.index_copy_(-1, self.coords, values.to(buffer.dtype))
+        else:
+            buffer.scatter_(-1, self.coords, values.to(buffer.dtype))

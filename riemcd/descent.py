@@ -1,0 +1,142 @@
+"""The whole path of a step, for one parameter, in one readable place.
+
+Reading and moving are two halves, so that an optimizer can read the slopes of every parameter, check
+them, and only then move anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bases import Basis
+from .coordstate import CoordinateState
+from .covector import Covector
+from .draw import Draw
+from .index import Coordinates, Index, linear
+from .partials import Partials
+from .selections import Selection
+from .stepsizes import StepSize
+
+__all__ = ["Moved", "Reading", "coordinate_step_", "move_", "raise_if_not_finite", "read"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was read before anything moves."""
+
+    index: Index
+    coords: Coordinates  # (k,) or (*batch, k)
+    slopes: Tensor  # (*batch, k), weighted where the rule corrects its sampling
+    state: dict[str, Any]  # the parameter's state as the step will leave it
+    active: Tensor | None = None  # (*batch, 1), false where a point has no gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """What a step did to one parameter."""
+
+    coords: Coordinates
+    amounts: Tensor  # (*batch, k)
+    skipped: Tensor | None = None  # number of non-finite slopes that were left alone
+    clipped: Tensor | None = None  # number of amounts cut short
+
+
+def read(
+    covector: Covector,
+    basis: Basis,
+    selection: Selection,
+    index: Index,
+    draw: Draw,
+    state: dict[str, Any],
+    active: Tensor | None = None,
+) -> Reading:
+    """Choose coordinates and read their slopes; a rule that looks at nothing has nothing computed."""
+    partials = Partials(lambda coords: basis.partials(covector, coords, state), index.count)
+    coords, weights = selection.select(index, partials, draw, state)
+    slopes = partials.at(coords)
+    return Reading(index, coords, slopes if weights is None else slopes * weights, state, active)
+
+
+def move_(
+    point: Tensor,
+    reading: Reading,
+    basis: Basis,
+    stepsize: StepSize,
+    lr: float | Tensor,
+    skip_nonfinite: bool = False,
+) -> Moved:
+    """Move ``point`` in place along what was read."""
+    slopes, skipped, keep = reading.slopes, None, reading.active
+    if skip_nonfinite:
+        finite = torch.isfinite(slopes)
+        skipped = (~finite).sum()
+        slopes = torch.where(finite, slopes, 0)
+        keep = finite if keep is None else keep & finite
+    batch, state = slopes.shape[:-1], reading.state
+    memory = CoordinateState(state, linear(reading.coords), batch, reading.index.count, slopes, keep)
+    amounts = stepsize.amounts(slopes, reading.coords, lr=lr, basis=basis, state=memory)
+    if keep is not None:
+        amounts = torch.where(keep, amounts, 0)
+    basis.move_(point, reading.coords, amounts, state)
+    return Moved(reading.coords, amounts, skipped, memory.clipped)
+
+
+def raise_if_not_finite(readings: Sequence[tuple[str, Reading]]) -> None:
+    """Raise when a slope is NaN or infinite, with one question to the device for all parameters.
+
+    Parameters
+    ----------
+    readings : sequence of (str, Reading)
+        How a sentence names the parameter, and what was read of it.
+    """
+    if not readings:
+        return
+    device = readings[0][1].slopes.device
+    # A sum is finite only if its terms are; that finite terms overflow is sorted out below.
+    total = sum((r.slopes.sum().to(device) for _, r in readings[1:]), readings[0][1].slopes.sum())
+    if torch.isfinite(total):
+        return
+    for where, reading in readings:
+        bad = int((~torch.isfinite(reading.slopes)).sum())
+        if bad:
+            raise ValueError(
+                f"{bad} of {reading.slopes.numel()} slopes are NaN or infinite ({where}); nothing was changed. "
+                "Use nonfinite='skip' to leave such coordinates alone."
+            )
+
+
+@torch.no_grad()
+def coordinate_step_(
+    point: Tensor,
+    covector: Covector,
+    *,
+    basis: Basis,
+    selection: Selection,
+    stepsize: StepSize,
+    lr: float | Tensor,
+    draw: Draw,
+    state: dict[str, Any],
+) -> Moved:
+    """Take one step of coordinate descent on one parameter, in place.
+
+    Parameters
+    ----------
+    point : Tensor
+        ``(*batch, *point_shape)``, on the manifold of the basis.
+    covector : Covector
+        The derivative of the loss there, from ``basis.covector(point, grad)`` or from a layer.
+    basis, selection, stepsize
+        Which directions there are, which of them to take, and how far.
+    lr : float or Tensor
+    draw : Draw
+        The random numbers of this step.
+    state : dict
+        What the plug-ins keep between steps.
+    """
+    reading = read(covector, basis, selection, basis.index(point.shape), draw, state)
+    return move_(point, reading, basis, stepsize, lr)

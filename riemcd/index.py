@@ -1,0 +1,171 @@
+r"""Sets of coordinates: how many there are, which are pairs, matchings and partitions of them.
+
+Pairs :math:`0 \le j < l < d` are numbered row by row, as in the paper (there one-based):
+
+.. math:: i = \sum_{k<j} (d - 1 - k) + (l - j - 1) = j d - j(j+1)/2 + (l - j - 1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .components import Block, blocks_of_cliques, blocks_of_pairs
+
+__all__ = ["Coordinates", "Index", "PairSet", "linear", "linear_to_pair", "pair_to_linear"]
+
+
+def pair_to_linear(lo: Tensor, hi: Tensor, nodes: int) -> Tensor:
+    """Number the pairs ``lo < hi`` out of ``nodes``.
+
+    >>> pair_to_linear(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 2]), 3)
+    tensor([0, 1, 2])
+    """
+    return lo * (2 * nodes - 3 - lo) // 2 + hi - 1
+
+
+def linear_to_pair(i: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the pairs with the numbers ``i``: the inverse of `pair_to_linear`."""
+    b = 2 * nodes - 1
+    root = torch.sqrt((b * b - 8 * i).double())
+    lo = ((b - root) / 2).long().clamp_(0, max(nodes - 2, 0))
+    # The square root may round across an integer: put it right in integers.
+    lo -= (i < lo * (2 * nodes - 1 - lo) // 2).long()
+    lo += (i >= (lo + 1) * (2 * nodes - 2 - lo) // 2).long()
+    return lo, i - lo * (2 * nodes - 1 - lo) // 2 + lo + 1
+
+
+@dataclass(frozen=True, eq=False)
+class PairSet:
+    """A set of pairs that remembers what is known of its structure.
+
+    Parameters
+    ----------
+    lo, hi : Tensor
+        The pairs, ``lo < hi``; ``(k,)`` shared by the batch or ``(*batch, k)``.
+    nodes : int
+        Out of how many columns (or rows) the pairs are taken.
+    disjoint : bool
+        Promised: no column occurs twice.
+    cliques : tuple of Tensor
+        ``(c, r)`` sorted columns; when given, the pairs are those of each clique in turn, in the order
+        of the upper triangle.
+    """
+
+    lo: Tensor  # (k,) or (*batch, k)
+    hi: Tensor  # (k,) or (*batch, k)
+    nodes: int
+    disjoint: bool = False
+    cliques: tuple[Tensor, ...] = field(default=())
+
+    @classmethod
+    def of(cls, coords: Coordinates, nodes: int) -> PairSet:
+        """Read coordinates of either form as pairs."""
+        if isinstance(coords, PairSet):
+            return coords
+        lo, hi = linear_to_pair(coords, nodes)
+        return cls(lo, hi, nodes, disjoint=coords.dim() == 1 and coords.shape[0] == 1)
+
+    @cached_property
+    def linear(self) -> Tensor:
+        """The numbers of the pairs."""
+        return pair_to_linear(self.lo, self.hi, self.nodes)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The connected components of the pairs, as a graph on the columns, grouped by size."""
+        if self.cliques:
+            return blocks_of_cliques(self.cliques)
+        return blocks_of_pairs(self.lo, self.hi, self.nodes)
+
+
+Coordinates: TypeAlias = Tensor | PairSet
+
+
+def linear(coords: Coordinates) -> Tensor:
+    """Return the numbers of the coordinates."""
+    return coords.linear if isinstance(coords, PairSet) else coords
+
+
+def _triangle(r: int, device: torch.device | None) -> Tensor:
+    return torch.triu_indices(r, r, 1, device=device)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a selection may know about the coordinates of a parameter.
+
+    Coordinates come in ``layers``; each layer holds the pairs of ``nodes`` things, followed by the
+    ``nodes`` single ones where ``singles``. With ``nodes = 0`` coordinates are just numbered.
+
+    Parameters
+    ----------
+    count : int
+        Number of coordinates.
+    nodes : int
+        Pairs of how many things; 0 when coordinates are not pairs.
+    singles : bool
+        Whether each node has a coordinate of its own (the diagonal ones of SPD matrices).
+    layers : int
+        How many copies of all this there are (imaginary and real on the upper half space).
+
+    Examples
+    --------
+    >>> index = Index.of_pairs(4)
+    >>> index.count
+    6
+    >>> linear(index.matching(torch.tensor([3, 0]), torch.tensor([1, 2])))
+    tensor([4, 1])
+    """
+
+    count: int
+    nodes: int = 0
+    singles: bool = False
+    layers: int = 1
+
+    @classmethod
+    def of_pairs(cls, nodes: int, *, singles: bool = False, layers: int = 1) -> Index:
+        """Return the index of all pairs of ``nodes`` things."""
+        pairs = nodes * (nodes - 1) // 2
+        return cls(layers * (pairs + (nodes if singles else 0)), nodes, singles, layers)
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs in one layer."""
+        return self.nodes * (self.nodes - 1) // 2
+
+    def matching(self, a: Tensor, b: Tensor) -> Coordinates:
+        """Return the coordinates of the disjoint pairs ``(a, b)``, and every single one."""
+        pairs = PairSet(torch.minimum(a, b), torch.maximum(a, b), self.nodes, disjoint=True)
+        return self._with_singles(pairs)
+
+    def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:
+        """Return the coordinates of cliques, ``(c, r)`` each, and every single one."""
+        cliques = tuple(group.sort(dim=-1).values for group in groups if group.numel())
+        los, his = [], []
+        for clique in cliques:
+            a, b = _triangle(clique.shape[-1], clique.device)
+            los.append(clique[:, a].flatten())
+            his.append(clique[:, b].flatten())
+        return self._with_singles(PairSet(torch.cat(los), torch.cat(his), self.nodes, cliques=cliques))
+
+    def everything(self, device: torch.device | None = None) -> Coordinates:
+        """Return all coordinates in order."""
+        if self.nodes < 2 or self.singles or self.layers > 1:
+            return torch.arange(self.count, device=device)
+        lo, hi = _triangle(self.nodes, device)
+        return PairSet(lo, hi, self.nodes, cliques=(torch.arange(self.nodes, device=device)[None],))
+
+    def _with_singles(self, pairs: PairSet) -> Coordinates:
+        if not self.singles and self.layers == 1:
+            return pairs
+        layer = pairs.linear
+        if self.singles:
+            singles = torch.arange(self.pairs, self.pairs + self.nodes, device=layer.device)
+            layer = torch.cat([layer, singles.expand(*layer.shape[:-1], -1)], -1)
+        size = self.count // self.layers
+        return torch.cat([layer + size * n for n in range(self.layers)], -1)

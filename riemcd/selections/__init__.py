@@ -1,0 +1,10 @@
+"""Selections: which coordinates to take now."""
+
+from .all import All
+from .base import Selection
+from .cyclic import Cyclic
+from .greedy import GaussSouthwell
+from .matching import RandomMatching
+from .uniform import Uniform
+
+__all__ = ["All", "Cyclic", "GaussSouthwell", "RandomMatching", "Selection", "Uniform"]

@@ -1,0 +1,36 @@
+"""Disjoint pairs: many rotations at the price of one pass over the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor
+
+from ..draw import Draw
+from ..index import Coordinates, Index
+from ..partials import Partials
+from .base import Selection
+
+__all__ = ["RandomMatching"]
+
+
+@final
+@dataclass(frozen=True)
+class RandomMatching(Selection):
+    """Pair off all columns (or rows) at random: half as many disjoint rotations as there are columns.
+
+    Every pair is equally likely. With an odd number one column is left out. Where single coordinates
+    exist besides pairs, all of them are taken too.
+    """
+
+    pairs = True
+    disjoint = True
+
+    def select(
+        self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
+    ) -> tuple[Coordinates, Tensor | None]:
+        """Draw a perfect matching without looking at any slope."""
+        half = index.nodes // 2
+        order = draw.permutation(index.nodes)
+        return index.matching(order[:half], order[half : 2 * half]), None

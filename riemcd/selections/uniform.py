@@ -1,0 +1,43 @@
+"""Every coordinate equally likely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor
+
+from ..draw import Draw
+from ..index import Coordinates, Index
+from ..partials import Partials
+from .base import Selection, check_size
+from .validate import positive_integer
+
+__all__ = ["Uniform"]
+
+
+@final
+@dataclass(frozen=True)
+class Uniform(Selection):
+    """Take ``k`` different coordinates, every set equally likely: the rule of the theorem (SRCD-U).
+
+    Parameters
+    ----------
+    k : int
+        How many coordinates a step takes.
+    """
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        positive_integer("Uniform", "k", self.k)
+
+    def select(
+        self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
+    ) -> tuple[Coordinates, Tensor | None]:
+        """Draw without looking at any slope."""
+        return draw.sample(index.count, min(self.k, index.count)), None
+
+    def check(self, index: Index) -> None:
+        """There must be ``k`` coordinates."""
+        check_size(self, self.k, index)

@@ -1,0 +1,56 @@
+"""The socket for step sizes: how far along each coordinate."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..coordstate import CoordinateState
+from ..index import Coordinates
+
+__all__ = ["StepSize"]
+
+
+class StepSize(ABC):
+    """A rule that turns slopes into amounts.
+
+    Attributes
+    ----------
+    stateful : bool
+        The rule keeps numbers per coordinate, and so needs a basis whose frame is ``consistent``.
+    has_torch_twin : bool
+        torch has an optimizer of this name: `euclidean_` does to plain parameters what that one does.
+        For other rules every entry of a plain parameter is a coordinate.
+    """
+
+    stateful: bool = False
+    has_torch_twin: bool = False
+
+    @abstractmethod
+    def amounts(
+        self,
+        slopes: Tensor,
+        coords: Coordinates,
+        *,
+        lr: float | Tensor,
+        basis: Any,
+        state: CoordinateState,
+    ) -> Tensor:
+        """Return how far to move, ``(*batch, k)``, given the slopes ``(*batch, k)``."""
+
+    def wrapped_by(self, wrap: Callable[[StepSize], StepSize]) -> StepSize:
+        """Return this rule inside ``wrap``, which adds momentum; wrappers pass it on to what they hold."""
+        return wrap(self)
+
+    def euclidean_(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[dict[str, Any]],
+        group: dict[str, Any],
+    ) -> None:
+        """Update plain parameters in place with torch's own functional code, where there is a twin."""
+        raise TypeError(f"{self!r} has no twin among torch's optimizers.")
