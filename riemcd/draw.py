@@ -69,7 +69,7 @@ class Draw:
         Repeats are thrown away and drawn again while ``k`` is small, so that the price is that of
         ``k`` numbers and not of ``count``.
         """
-        if 3 * k > count:
+        if 3 * k >= count:
             return torch.randperm(count, generator=self.generator)[:k].to(self.device)
         chosen = torch.randint(count, (k,), generator=self.generator)
         while k > 1:

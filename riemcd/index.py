@@ -138,14 +138,20 @@ class Index:
         """Number of pairs in one layer."""
         return self.nodes * (self.nodes - 1) // 2
 
-    def matching(self, a: Tensor, b: Tensor) -> Coordinates:
-        """Return the coordinates of the disjoint pairs ``(a, b)``, and every single one."""
+    def matching(self, a: Tensor, b: Tensor, singles: Tensor | None = None) -> Coordinates:
+        """Return the coordinates of the disjoint pairs ``(a, b)``, and every single one.
+
+        ``singles`` names the nodes whose single coordinates are taken, where not all of them are.
+        """
         pairs = PairSet(torch.minimum(a, b), torch.maximum(a, b), self.nodes, disjoint=True)
-        return self._with_singles(pairs)
+        return self._with_singles(pairs, singles)
 
     def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:
         """Return the coordinates of cliques, ``(c, r)`` each, and every single one."""
-        cliques = tuple(group.sort(dim=-1).values for group in groups if group.numel())
+        cliques = tuple(group.sort(dim=-1).values for group in groups if group.numel() and group.shape[-1] > 1)
+        if not cliques:
+            nobody = torch.zeros(0, dtype=torch.int64, device=groups[0].device)
+            return self.matching(nobody, nobody)
         los, his = [], []
         for clique in cliques:
             a, b = _triangle(clique.shape[-1], clique.device)
@@ -160,12 +166,13 @@ class Index:
         lo, hi = _triangle(self.nodes, device)
         return PairSet(lo, hi, self.nodes, cliques=(torch.arange(self.nodes, device=device)[None],))
 
-    def _with_singles(self, pairs: PairSet) -> Coordinates:
+    def _with_singles(self, pairs: PairSet, singles: Tensor | None = None) -> Coordinates:
         if not self.singles and self.layers == 1:
             return pairs
         layer = pairs.linear
         if self.singles:
-            singles = torch.arange(self.pairs, self.pairs + self.nodes, device=layer.device)
-            layer = torch.cat([layer, singles.expand(*layer.shape[:-1], -1)], -1)
+            if singles is None:
+                singles = torch.arange(self.nodes, device=layer.device)
+            layer = torch.cat([layer, (self.pairs + singles).expand(*layer.shape[:-1], -1)], -1)
         size = self.count // self.layers
         return torch.cat([layer + size * n for n in range(self.layers)], -1)

@@ -5,6 +5,17 @@ from .base import Selection
 from .cyclic import Cyclic
 from .greedy import GaussSouthwell
 from .matching import RandomMatching
+from .partition import Partition
+from .roundrobin import RoundRobin
 from .uniform import Uniform
 
-__all__ = ["All", "Cyclic", "GaussSouthwell", "RandomMatching", "Selection", "Uniform"]
+__all__ = [
+    "All",
+    "Cyclic",
+    "GaussSouthwell",
+    "Partition",
+    "RandomMatching",
+    "RoundRobin",
+    "Selection",
+    "Uniform",
+]

@@ -47,6 +47,14 @@ class Selection(ABC):
     def check(self, index: Index) -> None:  # noqa: B027 - most rules serve any coordinates
         """Raise a ValueError when this rule cannot serve such coordinates."""
 
+    def inclusion(self, index: Index) -> float | None:
+        """Return the probability that a coordinate is in the set, where it is the same for all of them.
+
+        For rules that go through the coordinates in sweeps it is the mean over a sweep. None where
+        coordinates differ, or where the slopes decide.
+        """
+        return 1.0 / self.steps_per_sweep(index) if self.sweeps else None
+
     def steps_per_sweep(self, index: Index) -> int:
         """Return how many steps make a sweep, for rules with ``sweeps``."""
         raise TypeError(f"{self!r} does not go through the coordinates in sweeps.")

@@ -34,3 +34,9 @@ class RandomMatching(Selection):
         half = index.nodes // 2
         order = draw.permutation(index.nodes)
         return index.matching(order[:half], order[half : 2 * half]), None
+
+    def inclusion(self, index: Index) -> float | None:
+        """Return 2 floor(d/2) / (d(d-1)); single coordinates, always taken, make it uneven."""
+        if index.singles:
+            return None
+        return index.nodes // 2 / index.pairs if index.pairs else 1.0

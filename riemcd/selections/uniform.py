@@ -41,3 +41,7 @@ class Uniform(Selection):
     def check(self, index: Index) -> None:
         """There must be ``k`` coordinates."""
         check_size(self, self.k, index)
+
+    def inclusion(self, index: Index) -> float | None:
+        """Return k/D."""
+        return min(1.0, self.k / index.count) if index.count else 1.0
