@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer
 from .checkpoint import check_same_configuration, restore_dtypes_
 from .descent import Reading, move_, raise_if_not_finite, read
 from .draw import Draw
-from .errors import ManifoldLostWarning
+from .errors import ManifoldLostWarning, WeightDecayWarning
 from .options import PLUGINS, check_keys, check_options
 from .plan import Plan, active_points, gradient, make_plan, make_rule, project_
 from .record import StepRecord
@@ -114,6 +114,7 @@ class SRCD(Optimizer):
         self._plugins: list[dict[str, Any]] = []  # beside param_groups, which hold their repr
         self._shown: list[dict[str, str | None]] = []
         self._plans: dict[Tensor, Plan] = {}
+        self._warned = False
         #: What the last step did; see `riemcd.record.StepRecord`.
         self.last_step = StepRecord()
         super().__init__(params, defaults)
@@ -140,6 +141,7 @@ class SRCD(Optimizer):
         self._plugins.append(plugins)
         self._shown.append(_shown(plugins))
         self._plans.update(plans)
+        self._warn_of_weight_decay(added, plans)
 
     def _make_plans(self, number: int, group: dict[str, Any], plugins: dict[str, Any]) -> dict[Tensor, Plan]:
         first = sum(len(g["params"]) for g in self.param_groups[:number])
@@ -162,6 +164,17 @@ class SRCD(Optimizer):
         self._plans.update(self._make_plans(number, group, fresh))
         self._plugins[number], self._shown[number] = fresh, _shown(fresh)
         group.update(self._shown[number])
+
+    def _warn_of_weight_decay(self, group: dict[str, Any], plans: dict[Tensor, Plan]) -> None:
+        idle = [plan.where for plan in plans.values() if plan.basis is not None and plan.basis.fixed_norm]
+        if group["weight_decay"] == 0 or not idle or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"weight_decay does nothing where the manifold fixes the norm of a point ({idle[0]}).",
+            WeightDecayWarning,
+            stacklevel=5,
+        )
 
     def _warn_if_no_manifold(self) -> None:
         if any(plan.manifold is not None for plan in self._plans.values()):
@@ -292,7 +305,7 @@ class SRCD(Optimizer):
         restore_dtypes_(self.state, self.param_groups, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_plugins", "_shown", "_plans", "last_step")
+        own = ("_plugins", "_shown", "_plans", "_warned", "last_step")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

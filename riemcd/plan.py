@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import geoopt
 from torch import Tensor
 
 from .bases import Basis, basis_for
-from .errors import WeightDecayWarning, at_parameter
+from .errors import at_parameter
 from .index import Index
 from .options import check_on_manifold, check_tensor
 from .selections import RandomMatching, Selection, Uniform
@@ -87,12 +86,6 @@ def _check_together(
             f"{type(rule).__name__} keeps a number per coordinate, but the directions of "
             f"{type(basis).__name__} do not keep their meaning from point to point ({where}). "
             "Use the Constant step without momentum here."
-        )
-    if group["weight_decay"] != 0 and basis.fixed_norm:
-        warnings.warn(
-            f"weight_decay does nothing on this manifold: the norm of a point is fixed ({where}).",
-            WeightDecayWarning,
-            stacklevel=5,
         )
 
 

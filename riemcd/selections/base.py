@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -54,6 +55,11 @@ class Selection(ABC):
         coordinates differ, or where the slopes decide.
         """
         return 1.0 / self.steps_per_sweep(index) if self.sweeps else None
+
+    @classmethod
+    def examples(cls) -> Sequence[Selection]:
+        """Return rules of this kind for the laws to try; the plain one unless told otherwise."""
+        return [cls()]
 
     def steps_per_sweep(self, index: Index) -> int:
         """Return how many steps make a sweep, for rules with ``sweeps``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -37,6 +38,11 @@ class Cyclic(Selection):
 
     def __post_init__(self) -> None:
         positive_integer("Cyclic", "k", self.k)
+
+    @classmethod
+    def examples(cls) -> Sequence[Cyclic]:
+        """Sizes that differ."""
+        return [cls(), cls(4)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -39,6 +40,11 @@ class Partition(Selection):
         positive_integer("Partition", "size", self.size)
         if self.size < 2:
             raise ValueError("Partition: size must be at least 2, got 1: one column has no pair.")
+
+    @classmethod
+    def examples(cls) -> Sequence[Partition]:
+        """Sizes that divide the columns, and sizes that leave a rest."""
+        return [cls(2), cls(3), cls(64)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]

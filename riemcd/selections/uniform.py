@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -31,6 +32,11 @@ class Uniform(Selection):
 
     def __post_init__(self) -> None:
         positive_integer("Uniform", "k", self.k)
+
+    @classmethod
+    def examples(cls) -> Sequence[Uniform]:
+        """Sizes that differ."""
+        return [cls(), cls(3)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]

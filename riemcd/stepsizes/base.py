@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
 from ..coordstate import CoordinateState
 from ..index import Coordinates
@@ -44,6 +45,15 @@ class StepSize(ABC):
     def wrapped_by(self, wrap: Callable[[StepSize], StepSize]) -> StepSize:
         """Return this rule inside ``wrap``, which adds momentum; wrappers pass it on to what they hold."""
         return wrap(self)
+
+    @classmethod
+    def examples(cls) -> Sequence[StepSize]:
+        """Return rules of this kind for the laws to try; the plain one unless told otherwise."""
+        return [cls()]
+
+    def torch_optimizer(self, params: Iterable[Tensor], **options: Any) -> Optimizer:
+        """Return the torch optimizer that plain parameters follow, where there is a twin."""
+        raise TypeError(f"{self!r} has no twin among torch's optimizers.")
 
     def euclidean_(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from torch import Tensor
-from torch.optim.sgd import sgd
+from torch.optim.optimizer import Optimizer
+from torch.optim.sgd import SGD, sgd
 
 from ..coordstate import CoordinateState
 from ..index import Coordinates
@@ -34,6 +35,10 @@ class Constant(StepSize):
     ) -> Tensor:
         """Scale the slopes."""
         return slopes * -lr
+
+    def torch_optimizer(self, params: Iterable[Tensor], **options: Any) -> Optimizer:
+        """Return ``torch.optim.SGD``."""
+        return SGD(params, **options)
 
     def euclidean_(
         self,

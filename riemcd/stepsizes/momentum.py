@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..coordstate import CoordinateState
 from ..index import Coordinates
 from .base import StepSize
+from .constant import Constant
 
 __all__ = ["Momentum"]
 
@@ -40,6 +42,12 @@ class Momentum(StepSize):
     nesterov: bool = False
 
     stateful = True
+
+    @classmethod
+    def examples(cls) -> Sequence[Momentum]:
+        """Plain, dampened and Nesterov."""
+        plain = Constant()
+        return [cls(plain, 0.9), cls(plain, 0.9, dampening=0.5), cls(plain, 0.9, nesterov=True)]
 
     def amounts(
         self,
