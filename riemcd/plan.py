@@ -12,7 +12,7 @@ from .bases import Basis, basis_for
 from .errors import at_parameter
 from .index import Index
 from .options import check_on_manifold, check_tensor
-from .selections import RandomMatching, Selection, Uniform
+from .selections import All, RandomMatching, Selection, Uniform
 from .stepsizes import Constant, Momentum, StepSize
 
 __all__ = ["Plan", "active_points", "gradient", "make_plan", "make_rule", "project_"]
@@ -63,7 +63,8 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     index = basis.index(param.shape)
     selection = plugins["selection"] or basis.default_selection
     if selection is None:
-        selection = RandomMatching() if basis.pairs else Uniform()
+        # Where one coordinate costs what all of them cost, all of them are taken.
+        selection = RandomMatching() if basis.pairs else Uniform() if basis.cheap else All()
     _check_together(where, basis, selection, index, group, plugins["stepsize"])
     return Plan(name, where, ordinal, manifold, basis, selection, index)
 

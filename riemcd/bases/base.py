@@ -90,7 +90,7 @@ class Basis(ABC):
     fixed_norm: bool = False
     cheap: bool = True
     complex_points: bool = False
-    point_dims: ClassVar[int] = 2
+    point_dims: int = 2
     default_selection: ClassVar[Any] = None
 
     @abstractmethod

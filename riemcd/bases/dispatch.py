@@ -10,6 +10,7 @@ import geoopt
 
 from .base import Basis
 from .euclidean import EuclideanBasis
+from .generic import GenericBasis
 from .givens import LeftGivens, RightGivens
 
 __all__ = ["BasisRegistry", "basis_for"]
@@ -78,3 +79,8 @@ def _stiefel(manifold: geoopt.Stiefel, shape: Sequence[int] | None) -> Basis:
 @basis_for.register(geoopt.Euclidean)
 def _euclidean(manifold: geoopt.Euclidean) -> Basis:
     return EuclideanBasis()
+
+
+@basis_for.register(geoopt.Manifold)
+def _any(manifold: geoopt.Manifold) -> Basis:
+    return GenericBasis(manifold)
