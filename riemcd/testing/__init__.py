@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 
 from ..bases import Basis, Example
@@ -16,6 +18,8 @@ from .basis_laws import BASIS_LAWS
 from .registry import Law, Laws, subclasses
 from .selection_laws import INDICES, SELECTION_LAWS, SelectionCase
 from .stepsize_laws import STEPSIZE_LAWS, StepSizeCase
+
+C = TypeVar("C")
 
 __all__ = [
     "BASIS_LAWS",
@@ -71,7 +75,7 @@ def check_stepsize(stepsize: StepSize) -> None:
         _run(law, case, repr(stepsize))
 
 
-def _run(law: Law[object], case: object, where: str) -> None:
+def _run(law: Law[C], case: C, where: str) -> None:
     try:
         law(case)
     except AssertionError as error:

@@ -64,7 +64,8 @@ class BasisCase:
                 return self.example.random(self.shape, torch.float64).to(self._storage)
             point: Tensor = self.example.manifold.random(self.shape, dtype=torch.float64)
             # Rounding in the manifold's sampler is not the basis's: start from an exact point.
-            return self.example.manifold.projx(point.as_subclass(Tensor)).to(self._storage)
+            point = self.example.manifold.projx(point.as_subclass(Tensor))
+            return point.to(self._storage)
 
     @property
     def _storage(self) -> torch.dtype:

@@ -52,9 +52,10 @@ class Laws(Generic[C]):
 def subclasses(base: type) -> list[Any]:
     """Return every concrete class below ``base``, by name."""
     found: dict[str, type] = {}
-    stack = [base]
+    stack: list[type] = [base]
     while stack:
-        for kind in stack.pop().__subclasses__():
+        children: list[type] = stack.pop().__subclasses__()
+        for kind in children:
             stack.append(kind)
             if not getattr(kind, "__abstractmethods__", None):
                 found[f"{kind.__module__}.{kind.__qualname__}"] = kind

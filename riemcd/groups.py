@@ -1,0 +1,123 @@
+"""Parameter groups that carry plug-in objects, and checkpoints of them that are plain data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from .checkpoint import check_same_configuration, restore_dtypes_
+from .errors import ManifoldLostWarning, WeightDecayWarning
+from .options import PLUGINS, check_keys, check_options
+from .plan import Plan, make_plan
+
+__all__ = ["PluginOptimizer"]
+
+
+class PluginOptimizer(Optimizer):
+    """An optimizer whose groups name plug-ins.
+
+    The objects live beside ``param_groups``, which hold their ``repr``: a checkpoint is then plain
+    data, loads with ``weights_only=True``, and one of another configuration can be recognised.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        check_options(defaults)
+        self._plugins: list[dict[str, Any]] = []
+        self._shown: list[dict[str, str | None]] = []
+        self._plans: dict[Tensor, Plan] = {}
+        self._warned = False
+        super().__init__(params, defaults)
+        self._warn_if_no_manifold()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; a mistake in it is said in a sentence and leaves the optimizer as it was."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = dict(param_group)
+        check_keys(group)
+        check_options({**self.defaults, **group})
+        plugins = {name: group.get(name, self.defaults[name]) for name in PLUGINS}
+        group.update(_shown(plugins))
+        super().add_param_group(group)
+        added = self.param_groups[-1]
+        try:
+            plans = self._make_plans(len(self.param_groups) - 1, added, plugins)
+        except Exception:
+            self.param_groups.pop()
+            raise
+        self._plugins.append(plugins)
+        self._shown.append(_shown(plugins))
+        self._plans.update(plans)
+        self._warn_of_weight_decay(added, plans)
+
+    def _make_plans(self, number: int, group: dict[str, Any], plugins: dict[str, Any]) -> dict[Tensor, Plan]:
+        first = sum(len(g["params"]) for g in self.param_groups[:number])
+        names = group.get("param_names") or [f"{number}.{i}" for i in range(len(group["params"]))]
+        return {
+            param: make_plan(names[i], first + i, param, group, plugins)
+            for i, param in enumerate(group["params"])
+        }
+
+    def _refresh(self, number: int, group: dict[str, Any]) -> None:
+        """Take over a plug-in, or a manifold, that was changed since the last step."""
+        plugins, shown = self._plugins[number], self._shown[number]
+        changed = {name: group[name] for name in PLUGINS if group[name] != shown[name]}
+        own = plugins["manifold"]
+        stale = any(getattr(p, "manifold", own) is not self._plans[p].manifold for p in group["params"])
+        if not changed and not stale:
+            return
+        fresh = {**plugins, **changed}
+        check_options({**group, **fresh})
+        self._plans.update(self._make_plans(number, group, fresh))
+        self._plugins[number], self._shown[number] = fresh, _shown(fresh)
+        group.update(self._shown[number])
+
+    def _warn_of_weight_decay(self, group: dict[str, Any], plans: dict[Tensor, Plan]) -> None:
+        idle = [plan.where for plan in plans.values() if plan.basis is not None and plan.basis.fixed_norm]
+        if group["weight_decay"] == 0 or not idle or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"weight_decay does nothing where the manifold fixes the norm of a point ({idle[0]}).",
+            WeightDecayWarning,
+            stacklevel=5,
+        )
+
+    def _warn_if_no_manifold(self) -> None:
+        if any(plan.manifold is not None for plan in self._plans.values()):
+            return
+        sentence = (
+            "no parameter handed to SRCD has a manifold, so all of them are trained by plain SGD. "
+            "A manifold is easily lost in to('meta'), load_state_dict(assign=True) or FSDP; declare "
+            "geoopt.ManifoldParameters, or give the group a 'manifold'."
+        )
+        if self.defaults["strict"]:
+            raise ValueError(sentence)
+        warnings.warn(sentence, ManifoldLostWarning, stacklevel=3)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a checkpoint; one of another configuration is refused before anything changes."""
+        check_same_configuration(state_dict, self.param_groups)
+        super().load_state_dict(state_dict)
+        restore_dtypes_(self.state, self.param_groups, state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_plugins", "_shown", "_plans", "_warned")
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for number, group in enumerate(self.param_groups):
+            for name, value in self.defaults.items():
+                if name in PLUGINS:
+                    group.setdefault(name, self._shown[number][name])
+                else:
+                    group.setdefault(name, value)
+
+
+def _shown(plugins: dict[str, Any]) -> dict[str, str | None]:
+    return {name: None if plugin is None else repr(plugin) for name, plugin in plugins.items()}
