@@ -4,13 +4,22 @@ import warnings as _warnings
 
 with _warnings.catch_warnings():
     # geoopt compiles its functions with torch.jit.script, which torch has deprecated: not our users' doing.
-    _warnings.filterwarnings(
-        "ignore", message=r"`torch\.jit\.script` is deprecated", category=DeprecationWarning
-    )
+    _warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", DeprecationWarning)
     import geoopt as _geoopt  # noqa: F401
 
-from . import bases, selections, stepsizes
+from . import bases, diagnostics, selections, stepsizes
+from .constrain import constrain_, unconstrain_
+from .diagnostics import report
 from .optim import SRCD
 
 __version__ = "0.1.0"
-__all__ = ["SRCD", "bases", "selections", "stepsizes"]
+__all__ = [
+    "SRCD",
+    "bases",
+    "constrain_",
+    "diagnostics",
+    "report",
+    "selections",
+    "stepsizes",
+    "unconstrain_",
+]

@@ -33,6 +33,13 @@ class PluginOptimizer(Optimizer):
         super().__init__(params, defaults)
         self._warn_if_no_manifold()
 
+    @property
+    def plans(self) -> dict[Tensor, Plan]:
+        """What will be done with each parameter: its manifold, basis, selection and coordinates."""
+        for number, group in enumerate(self.param_groups):
+            self._refresh(number, group)
+        return dict(self._plans)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; a mistake in it is said in a sentence and leaves the optimizer as it was."""
         if not isinstance(param_group, dict):
