@@ -1,0 +1,60 @@
+"""Vectors whose coordinates are entries: reading, adding to and summing over the chosen ones.
+
+The models of constant curvature all move along :math:`\\sum_i t_i \\eta_i` by scaling the point and adding
+to the chosen entries, so that a step is a few passes over a table whatever its number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["add_", "in_wide_precision_", "length", "ratio", "row_dot", "take", "total"]
+
+
+def take(x: Tensor, entries: Tensor) -> Tensor:
+    """Return the entries of ``x``, ``(*batch, n)``, at ``(k,)`` or ``(*batch, k)``."""
+    return x[..., entries] if entries.dim() == 1 else x.gather(-1, entries)
+
+
+def add_(x: Tensor, entries: Tensor, values: Tensor) -> None:
+    """Add ``values``, ``(*batch, k)``, to the entries of ``x`` in place."""
+    if entries.dim() == 1:
+        x.index_add_(-1, entries, values)
+    else:
+        x.scatter_add_(-1, entries, values)
+
+
+def row_dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return the dot product of every row, ``(*batch, 1)``."""
+    return (x * y).sum(-1, keepdim=True)
+
+
+def total(values: Tensor) -> Tensor:
+    """Return the sum over the chosen coordinates, ``(*batch, 1)``; nothing to add up for one of them."""
+    return values if values.shape[-1] == 1 else values.sum(-1, keepdim=True)
+
+
+def length(amounts: Tensor) -> Tensor:
+    """Return the Euclidean length of the amounts, ``(*batch, 1)``."""
+    if amounts.shape[-1] == 1:
+        return amounts.abs()
+    norm: Tensor = torch.linalg.vector_norm(amounts, dim=-1, keepdim=True)
+    return norm
+
+
+def ratio(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Return ``function(z) / z``, and its limit 1 at 0 (for the sines and tangents of the geometries)."""
+    return torch.where(z == 0, 1, function(z) / z)
+
+
+def in_wide_precision_(point: Tensor, move_: Callable[[Tensor], None]) -> None:
+    """Let ``move_`` change ``point`` in place, computing in float32 at least."""
+    if point.dtype.itemsize >= 4:
+        move_(point)
+        return
+    wide = point.float()
+    move_(wide)
+    point.copy_(wide)
