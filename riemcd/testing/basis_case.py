@@ -136,7 +136,8 @@ class BasisCase:
 
     def inner(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the manifold's inner product of tangent vectors, ``(*batch,)``."""
-        value: Tensor = self.example.manifold.inner(self.point, u, v)
+        # Without keepdim geoopt's Stereographic.inner multiplies (*batch, 1) with (*batch,).
+        value: Tensor = self.example.manifold.inner(self.point, u, v, keepdim=True)
         value = value.real if value.is_complex() else value
         return value.reshape(*self.batch, -1).sum(-1)
 
