@@ -130,7 +130,7 @@ class StereographicBasis(Basis):
         manifolds = [
             geoopt.StereographicExact(number(-0.7)),
             geoopt.StereographicExact(number(0.0)),
-            geoopt.Stereographic(number(0.6), learnable=True),
+            geoopt.Stereographic(number(0.6)),
             geoopt.PoincareBall(number(1.0)),
             geoopt.PoincareBallExact(number(0.4)),
             geoopt.SphereProjectionExact(number(1.0)),
