@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 import geoopt
 
 from .base import Basis
+from .birkhoff import BirkhoffBasis
 from .euclidean import EuclideanBasis
 from .generic import GenericBasis
 from .givens import LeftGivens, RightGivens
+from .spd import SPDBasis
+from .upper_half import UpperHalfBasis
 
 __all__ = ["BasisRegistry", "basis_for"]
 
@@ -79,6 +82,22 @@ def _stiefel(manifold: geoopt.Stiefel, shape: Sequence[int] | None) -> Basis:
 @basis_for.register(geoopt.Euclidean)
 def _euclidean(manifold: geoopt.Euclidean) -> Basis:
     return EuclideanBasis()
+
+
+@basis_for.register(geoopt.SymmetricPositiveDefinite)
+def _positive_definite(manifold: geoopt.SymmetricPositiveDefinite) -> Basis:
+    # The coordinates are orthonormal in the affine-invariant metric only.
+    return SPDBasis() if manifold.default_metric.name == "AIM" else GenericBasis(manifold)
+
+
+@basis_for.register(geoopt.UpperHalf)
+def _upper_half(manifold: geoopt.UpperHalf) -> Basis:
+    return UpperHalfBasis()
+
+
+@basis_for.register(geoopt.BirkhoffPolytope)
+def _birkhoff(manifold: geoopt.BirkhoffPolytope) -> Basis:
+    return BirkhoffBasis()
 
 
 @basis_for.register(geoopt.Manifold)
