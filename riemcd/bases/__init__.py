@@ -7,6 +7,8 @@ from .euclidean import EuclideanBasis
 from .generic import GenericBasis
 from .givens import LeftGivens, RightGivens
 from .lorentz import LorentzBasis
+from .product import ProductBasis
+from .scaled import ScaledBasis
 from .spd import SPDBasis
 from .sphere import SphereBasis, SphereGivens
 from .stereographic import StereographicBasis
@@ -21,8 +23,10 @@ __all__ = [
     "GenericBasis",
     "LeftGivens",
     "LorentzBasis",
+    "ProductBasis",
     "RightGivens",
     "SPDBasis",
+    "ScaledBasis",
     "SphereBasis",
     "SphereGivens",
     "StereographicBasis",
