@@ -67,9 +67,9 @@ def constrain_(
     """
     weight = _parameter(module, name)
     manifold = manifold if manifold is not None else geoopt.EuclideanStiefel()
-    if isinstance(manifold, type) or not isinstance(manifold, geoopt.Manifold):
+    if not isinstance(manifold, geoopt.Manifold):
         raise TypeError(f"manifold must be an instance of a geoopt manifold, got {manifold!r}.")
-    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1 or weight.shape[0] % blocks:
+    if type(blocks) is not int or blocks < 1 or weight.shape[0] % blocks:
         raise ValueError(f"blocks must divide the {weight.shape[0]} rows of '{name}', got {blocks!r}.")
     stiefel = isinstance(manifold, geoopt.Stiefel)
     points = weight.detach().reshape(blocks, weight.shape[0] // blocks, -1) if stiefel else weight.detach()
@@ -119,15 +119,14 @@ def _replace(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """Put a parameter where the old one was, so that the order of ``parameters()`` stays the same."""
     module._parameters[name] = parameter
     if hasattr(module, "flatten_parameters"):  # torch's RNNs keep a list of their own
-        flat = [getattr(module, n) for n in module._flat_weights_names]  # type: ignore[union-attr]
-        module._flat_weights = flat
+        names: Any = module._flat_weights_names
+        module.__dict__["_flat_weights"] = [getattr(module, n) for n in names]
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter:
     if parametrize.is_parametrized(module, name):
-        raise ValueError(
-            f"'{name}' of {type(module).__name__} is parametrized already; unconstrain_ it first."
-        )
+        kind = type(module).__name__
+        raise ValueError(f"'{name}' of {kind} is parametrized already; unconstrain_ it first.")
     found = module._parameters.get(name)
     if found is None:
         known = ", ".join(repr(n) for n, p in module._parameters.items() if p is not None) or "none"

@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from .checkpoint import check_same_configuration, restore_dtypes_
 from .errors import ManifoldLostWarning, WeightDecayWarning
-from .options import PLUGINS, check_keys, check_options
+from .options import GROUP_KEYS, PLUGINS, check_keys, check_options
 from .plan import Plan, make_plan
 
 __all__ = ["PluginOptimizer"]
@@ -119,11 +119,8 @@ class PluginOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for number, group in enumerate(self.param_groups):
-            for name, value in self.defaults.items():
-                if name in PLUGINS:
-                    group.setdefault(name, self._shown[number][name])
-                else:
-                    group.setdefault(name, value)
+            for name in GROUP_KEYS:
+                group.setdefault(name, {**self.defaults, **self._shown[number]}[name])
 
 
 def _shown(plugins: dict[str, Any]) -> dict[str, str | None]:

@@ -18,7 +18,7 @@ def _manifold(param: Tensor) -> Any:
     manifold = getattr(param, "manifold", None)
     if manifold is None:
         raise ValueError(
-            f"the tensor of shape {tuple(param.shape)} has no manifold; it must be a geoopt.ManifoldParameter."
+            f"the tensor of shape {tuple(param.shape)} has no manifold: pass a geoopt.ManifoldParameter."
         )
     return manifold
 

@@ -31,7 +31,7 @@ def report(model: nn.Module, opt: Any) -> str:
     weight     Stiefel(euclidean)  (4, 4)  RightGivens  RandomMatching()            6          0
     """
     owned = opt.plans
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, param in model.named_parameters():
         shape = str(tuple(param.shape))
         plan = owned.get(param)
