@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["CoordinateState"]
+__all__ = ["CoordinateState", "Rows"]
+
+#: Which points of a table: one index tensor, ``(r,)``, for each leading dimension that is indexed.
+Rows: TypeAlias = tuple[Tensor, ...]
 
 
 class CoordinateState:
@@ -30,6 +33,9 @@ class CoordinateState:
         The slopes of this step: device and dtype of new buffers.
     active : Tensor, optional
         ``(*batch, 1)`` booleans.
+    rows : tuple of Tensor, optional
+        The points of a larger table that take part; ``batch`` is then that of the table, and the
+        slopes and all that is read and written have one row for each of these points.
     """
 
     def __init__(
@@ -40,10 +46,12 @@ class CoordinateState:
         count: int,
         like: Tensor,
         active: Tensor | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self.entries = entries
         self.coords = coords
         self.active = active
+        self.rows = rows
         self.clipped: Tensor | None = None  # how many amounts a rule has cut short, where one does
         self._shape = (*batch, count)
         self._like = like
@@ -60,6 +68,8 @@ class CoordinateState:
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return the entries of buffer ``name`` at the coordinates of this step, ``(*batch, k)``."""
         buffer = self.buffer(name, dtype)
+        if self.rows is not None:
+            buffer = buffer[self.rows]
         if self.coords.dim() == 1:
             return buffer[..., self.coords]
         return buffer.gather(-1, self.coords)
@@ -69,7 +79,10 @@ class CoordinateState:
         if self.active is not None:
             values = torch.where(self.active, values, self.read(name, values.dtype))
         buffer = self.buffer(name, values.dtype)
+        part = buffer if self.rows is None else buffer[self.rows]  # a copy, where there are rows
         if self.coords.dim() == 1:
-            buffer.index_copy_(-1, self.coords, values.to(buffer.dtype))
+            part.index_copy_(-1, self.coords, values.to(buffer.dtype))
         else:
-            buffer.scatter_(-1, self.coords, values.to(buffer.dtype))
+            part.scatter_(-1, self.coords, values.to(buffer.dtype))
+        if self.rows is not None:
+            buffer.index_put_(self.rows, part)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .bases import Basis
-from .coordstate import CoordinateState
+from .coordstate import CoordinateState, Rows
 from .covector import Covector
 from .draw import Draw
 from .index import Coordinates, Index, linear
@@ -34,6 +34,7 @@ class Reading:
     slopes: Tensor  # (*batch, k), weighted where the rule corrects its sampling
     state: dict[str, Any]  # the parameter's state as the step will leave it
     active: Tensor | None = None  # (*batch, 1), false where a point has no gradient
+    rows: Rows | None = None  # the points of a table that were read, where it was not all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Moved:
     amounts: Tensor  # (*batch, k)
     skipped: Tensor | None = None  # number of non-finite slopes that were left alone
     clipped: Tensor | None = None  # number of amounts cut short
+    rows: Rows | None = None  # the points of a table that took part, where it was not all of them
 
 
 def read(
@@ -54,12 +56,18 @@ def read(
     draw: Draw,
     state: dict[str, Any],
     active: Tensor | None = None,
+    rows: Rows | None = None,
 ) -> Reading:
-    """Choose coordinates and read their slopes; a rule that looks at nothing has nothing computed."""
-    partials = Partials(lambda coords: basis.partials(covector, coords, state), index.count)
+    """Choose coordinates and read their slopes; a rule that looks at nothing has nothing computed.
+
+    With ``rows`` the covector is that of these points of a table only; what a basis keeps between
+    steps is about the whole table and not used.
+    """
+    kept = state if rows is None else None
+    partials = Partials(lambda coords: basis.partials(covector, coords, kept), index.count)
     coords, weights = selection.select(index, partials, draw, state)
     slopes = partials.at(coords)
-    return Reading(index, coords, slopes if weights is None else slopes * weights, state, active)
+    return Reading(index, coords, slopes if weights is None else slopes * weights, state, active, rows)
 
 
 def move_(
@@ -77,13 +85,18 @@ def move_(
         skipped = (~finite).sum()
         slopes = torch.where(finite, slopes, 0)
         keep = finite if keep is None else keep & finite
-    batch, state = slopes.shape[:-1], reading.state
-    memory = CoordinateState(state, linear(reading.coords), batch, reading.index.count, slopes, keep)
+    batch, state, rows = point.shape[: point.dim() - basis.point_dims], reading.state, reading.rows
+    memory = CoordinateState(state, linear(reading.coords), batch, reading.index.count, slopes, keep, rows)
     amounts = stepsize.amounts(slopes, reading.coords, lr=lr, basis=basis, state=memory)
     if keep is not None:
         amounts = torch.where(keep, amounts, 0)
-    basis.move_(point, reading.coords, amounts, state)
-    return Moved(reading.coords, amounts, skipped, memory.clipped)
+    if rows is None:
+        basis.move_(point, reading.coords, amounts, state)
+    else:
+        points = point[rows]
+        basis.move_(points, reading.coords, amounts)
+        point.index_put_(rows, points)
+    return Moved(reading.coords, amounts, skipped, memory.clipped, rows)
 
 
 def raise_if_not_finite(readings: Sequence[tuple[str, Reading]]) -> None:

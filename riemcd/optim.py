@@ -11,7 +11,7 @@ from torch import Tensor
 from .descent import Reading, move_, raise_if_not_finite, read
 from .draw import Draw
 from .groups import PluginOptimizer
-from .plan import active_points, gradient, make_rule, project_
+from .plan import gradient, make_rule, project_
 from .record import StepRecord
 from .stepsizes import Constant, plain_step_
 
@@ -148,20 +148,21 @@ class SRCD(PluginOptimizer):
             plan = self._plans[param]
             if param.grad is None or plan.basis is None:
                 continue
-            grad = gradient(plan, param, group)
+            grad = gradient(plan, param, group, stateful)
             state = dict(self.state[param])  # what a rule notes down counts only once the step is taken
             draw = Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device)
             readings.append(
                 (
                     param,
                     read(
-                        plan.basis.covector(param, grad),
+                        plan.basis.covector(grad.points, grad.values),
                         plan.basis,
                         plan.selection,
                         plan.index,
                         draw,
                         state,
-                        active_points(plan, grad) if stateful else None,
+                        grad.active,
+                        grad.rows,
                     ),
                 )
             )

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import geoopt
+import torch
 from torch import Tensor
 
 from .bases import Basis, basis_for
+from .coordstate import Rows
 from .errors import at_parameter
 from .index import Index
 from .options import check_on_manifold, check_tensor
 from .selections import All, RandomMatching, Selection, Uniform
 from .stepsizes import Constant, Momentum, StepSize
 
-__all__ = ["Plan", "active_points", "gradient", "make_plan", "make_rule", "project_"]
+__all__ = ["Gradient", "Plan", "active_points", "gradient", "make_plan", "make_rule", "project_"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,11 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     manifold = _manifold_of(param, plugins["manifold"])
     if manifold is None or isinstance(manifold, geoopt.Euclidean):
         return Plan(name, where, ordinal, manifold, None, Uniform(), Index(0))
+    if param.dim() < manifold.ndim:
+        raise ValueError(
+            f"a point of {type(manifold).__name__} has at least {manifold.ndim} dimensions, "
+            f"got {param.dim()} ({where})."
+        )
     basis: Basis | None = plugins["basis"]
     try:
         basis = basis_for(manifold, param.shape) if basis is None else basis.for_shape(param.shape)
@@ -90,19 +97,46 @@ def _check_together(
         )
 
 
-def gradient(plan: Plan, param: Tensor, group: dict[str, Any]) -> Tensor:
-    """Return the Euclidean gradient of what is minimised; ``param.grad`` itself is never written."""
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """What backward left for the points of one parameter, or for some rows of a table of points."""
+
+    points: Tensor  # (*batch, *point_shape)
+    values: Tensor  # same shape
+    active: Tensor | None  # (*batch, 1), false where a point has no gradient; None where nobody asks
+    rows: Rows | None = None  # which points of the table, where it is not all of them
+
+
+def gradient(plan: Plan, param: Tensor, group: dict[str, Any], stateful: bool) -> Gradient:
+    """Return the Euclidean gradient of what is minimised; ``param.grad`` itself is never written.
+
+    A point of a batch whose gradient is zero takes no part in the step: weight decay does not move it
+    either. Without state and weight decay its slopes say so themselves.
+    """
+    assert param.grad is not None and plan.basis is not None
+    points, values, rows = _dense_rows(plan, param)
+    values = -values if group["maximize"] else values
+    decay = 0 if plan.basis.fixed_norm else group["weight_decay"]
+    active = active_points(plan, values) if stateful or decay != 0 else None
+    if decay != 0:
+        values = values.add(points, alpha=decay)
+    return Gradient(points, values, active, rows)
+
+
+def _dense_rows(plan: Plan, param: Tensor) -> tuple[Tensor, Tensor, Rows | None]:
+    """Return points and their gradients; of a table with a sparse gradient the rows it names only."""
     grad = param.grad
     assert grad is not None and plan.basis is not None
-    if grad.is_sparse:
+    if grad.layout == torch.strided:
+        return param, grad, None
+    if grad.layout != torch.sparse_coo or grad.sparse_dim() > param.dim() - plan.basis.point_dims:
         raise ValueError(
-            f"SRCD cannot read a sparse gradient of one point ({plan.where}): "
-            "that is for tables of points. Make the gradient dense."
+            f"SRCD reads sparse gradients of whole points in a table, as embeddings have them "
+            f"({plan.where}), got one that is sparse inside a point: make the gradient dense."
         )
-    grad = -grad if group["maximize"] else grad
-    if group["weight_decay"] != 0 and not plan.basis.fixed_norm:
-        grad = grad.add(param, alpha=group["weight_decay"])
-    return grad
+    grad = grad.coalesce()
+    rows = tuple(grad.indices())
+    return param.detach().as_subclass(Tensor)[rows], grad.values(), rows
 
 
 def active_points(plan: Plan, grad: Tensor) -> Tensor | None:
@@ -111,7 +145,8 @@ def active_points(plan: Plan, grad: Tensor) -> Tensor | None:
     dims = plan.basis.point_dims
     if grad.dim() == dims:
         return None
-    return grad.ne(0).flatten(-dims).any(-1, keepdim=True)
+    # A sum of moduli is three times faster than any(), and as exact; NaN counts as a gradient.
+    return grad.abs().flatten(-dims).sum(-1, keepdim=True) != 0
 
 
 def project_(param: Tensor, manifold: Any) -> None:

@@ -35,7 +35,8 @@ class StereographicBasis(Basis):
 
     Serves ``Stereographic``, ``PoincareBall``, ``SphereProjection`` and their exact variants. The
     curvature is read from the manifold at every step, whatever its sign, so that it may be learned
-    meanwhile. In the ball points are kept at the distance from the boundary that geoopt keeps.
+    meanwhile. In the ball points are kept at the distance from the boundary that geoopt keeps; where a
+    learned curvature has drawn the ball in around them, they are read and moved as if projected first.
 
     Parameters
     ----------
@@ -76,7 +77,10 @@ class StereographicBasis(Basis):
     ) -> Tensor:
         r"""Return :math:`g_i/\lambda_x`."""
         x, g = (y.float() if y.dtype.itemsize < 4 else y for y in (covector.point, covector.grad))
-        scale = row_dot(x, x).mul_(self._curvature(x)).add_(1).mul_(0.5)
+        k, squared = self._curvature(x), row_dot(x, x)
+        if self._ball_may_shrink:
+            squared = squared * self._inside(squared, k).square_()
+        scale = (squared * k).add_(1).mul_(0.5)
         return scale * (g if coords is None else take(g, linear(coords)))
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
@@ -87,11 +91,18 @@ class StereographicBasis(Basis):
         k = self._curvature(x)
         size = length(t)
         beta = self._half_tangent(size, k)  # y = beta u
-        inner = total(t * take(x, index)).mul_(beta)
         squared, step = row_dot(x, x), (beta * size).square_()
+        if self._ball_may_shrink:
+            back = torch.where(size > 0, self._inside(squared, k), 1)
+            x.mul_(back)
+            squared.mul_(back.square_())
+        inner = total(t * take(x, index)).mul_(beta)
         first = 1 - 2 * k * inner
         bottom = first + k * k * squared * step
-        factor = self._inside(squared, 2 * inner + step, bottom, size, k) / bottom
+        factor = bottom.reciprocal()
+        if not isinstance(self.manifold, geoopt.SphereProjection):
+            moved = (squared + 2 * inner + step) * factor  # the square of the norm of the sum
+            factor *= torch.where(size > 0, self._inside(moved, k), 1)
         x.mul_((first - k * step) * factor)
         add_(x, index, (1 + k * squared) * beta * factor * t)
 
@@ -105,15 +116,16 @@ class StereographicBasis(Basis):
         # The sign is known to the device alone, and asking for it would make the step wait.
         return 0.5 * ratio(lambda z: torch.where(k < 0, torch.tanh(z), torch.tan(z)), half)
 
-    def _inside(self, squared: Tensor, more: Tensor, bottom: Tensor, size: Tensor, k: Tensor) -> Tensor:
-        r"""Return what keeps a moved point off the boundary, from
-        :math:`|x \oplus y|^2 = (|x|^2 + 2\langle x, y\rangle + |y|^2)/D`.
-        """
-        if isinstance(self.manifold, geoopt.SphereProjection):
-            return torch.ones_like(bottom)
+    @property
+    def _ball_may_shrink(self) -> bool:
+        learned: bool = self.manifold.k.requires_grad
+        return learned and not isinstance(self.manifold, geoopt.SphereProjection)
+
+    def _inside(self, squared: Tensor, k: Tensor) -> Tensor:
+        """Return what keeps points whose norms have these squares off the boundary of the ball."""
         margin = 1e-5 if squared.dtype.itemsize > 4 else 4e-3
-        norm = ((squared + more) / bottom).mul_(-k).clamp_(min=0).sqrt_()  # 1 on the boundary
-        return torch.where((norm > 1 - margin) & (size > 0), (1 - margin) / norm, 1)
+        norm = (squared * -k).clamp_(min=0).sqrt_()  # 1 on the boundary, 0 where there is none
+        return torch.where(norm > 1 - margin, (1 - margin) / norm, 1)
 
     def _curvature(self, x: Tensor) -> Tensor:
         """Return the curvature as it is now, without asking the device for its value."""
