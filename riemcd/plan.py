@@ -63,6 +63,7 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     basis: Basis | None = plugins["basis"]
     try:
         basis = basis_for(manifold, param.shape) if basis is None else basis.for_shape(param.shape)
+        basis.check(manifold)
     except ValueError as error:
         raise ValueError(f"SRCD ({where}): {error}") from None
     check_tensor(where, param, basis)

@@ -123,6 +123,9 @@ class Basis(ABC):
         """Return the basis whose flags hold for tensors of this shape."""
         return self
 
+    def check(self, manifold: Any) -> None:  # noqa: B027 - most bases are told apart by shapes alone
+        """Raise a ValueError when moves along this basis would leave the manifold."""
+
     def note(self, manifold: Any, shape: Sequence[int]) -> str:
         """Return what `riemcd.report` should say about this choice; empty when there is nothing."""
         return "" if self.cheap else "correct, not cheap"

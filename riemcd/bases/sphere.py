@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import geoopt
 import torch
@@ -30,8 +30,8 @@ from .entries import add_, in_wide_precision_, length, ratio, row_dot, take, tot
 __all__ = ["SphereBasis", "SphereGivens"]
 
 
-def _projector(manifold: geoopt.Sphere | None) -> Tensor | None:
-    projector: Tensor | None = None if manifold is None else manifold.projector
+def _projector(manifold: Any) -> Tensor | None:
+    projector: Tensor | None = getattr(manifold, "projector", None)
     return projector
 
 
@@ -70,6 +70,13 @@ class SphereBasis(Basis):
             raise ValueError(
                 f"SphereBasis reads one subspace for all points, got {tuple(projector.shape[:-2])} of them: "
                 "give each subspace a manifold and a parameter of its own."
+            )
+
+    def check(self, manifold: Any) -> None:
+        """Refuse a subspace that this basis does not know."""
+        if _projector(manifold) is not None and self.manifold is None:
+            raise ValueError(
+                "SphereBasis() would leave the subspace of this sphere: write SphereBasis(manifold)."
             )
 
     def count(self, shape: Sequence[int]) -> int:
@@ -148,6 +155,13 @@ class SphereGivens(Basis):
     consistent = True
     fixed_norm = True
     point_dims = 1
+
+    def check(self, manifold: Any) -> None:
+        """Refuse a subspace: a rotation of two entries does not keep it."""
+        if _projector(manifold) is not None:
+            raise ValueError(
+                "rotations of two entries would leave the subspace of this sphere: use SphereBasis(manifold)."
+            )
 
     def count(self, shape: Sequence[int]) -> int:
         """Return n(n-1)/2."""
