@@ -362,6 +362,30 @@ def test_named_parameters_are_named_in_errors_and_records():
         opt.step()
 
 
+@pytest.mark.parametrize("d", [2, 5, 9])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_draw_identities_by_enumeration(d, side):
+    """E_i[p_i eta_i] = grad / D and E_i[p_i^2] = |grad|^2 / D, with directions written out densely."""
+    W, G = (
+        orthogonal(d, d),
+        torch.randn(d, d, generator=torch.Generator().manual_seed(d), dtype=torch.float64),
+    )
+    basis = bases.RightGivens() if side == "right" else bases.LeftGivens()
+    D = d * (d - 1) // 2
+    etas = []
+    for j in range(d):
+        for l in range(j + 1, d):
+            H = torch.zeros(d, d, dtype=torch.float64)
+            H[j, l], H[l, j] = 1 / math.sqrt(2), -1 / math.sqrt(2)
+            etas.append(W @ H if side == "right" else H @ W)
+    partials = torch.stack([basis.partials(basis.covector(W, G), torch.tensor([i]))[0] for i in range(D)])
+    gradient = W @ (W.T @ G - G.T @ W) / 2
+    assert (
+        sum(p * eta for p, eta in zip(partials, etas, strict=True)) / D - gradient / D
+    ).abs().max() < 1e-14
+    assert float(partials.square().mean()) == pytest.approx(float(gradient.square().sum()) / D, rel=1e-13)
+
+
 def test_last_step_tells_what_happened():
     W = parameter(6, 6)
     opt = SRCD([W], lr=0.1, selection=selections.Uniform(2))

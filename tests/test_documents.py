@@ -1,0 +1,30 @@
+"""Every block of Python in the README runs, block after block, as a reader would paste them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_code_blocks_run(name):
+    torch.manual_seed(0)
+    namespace = {}
+    for block in FENCE.findall((ROOT / name).read_text()):
+        exec(compile(block, name, "exec"), namespace)
+    if name == "README.md":
+        W = namespace["W"].detach()
+        assert (W.T @ W - torch.eye(16)).norm() < 1e-5
+        assert float(namespace["loss"].detach()) < 1e-3
+
+
+def test_the_changelog_speaks_of_this_version():
+    import riemcd
+
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "Unreleased" in text or riemcd.__version__ in text
+    assert f'version = "{riemcd.__version__}"' in (ROOT / "pyproject.toml").read_text()
