@@ -148,7 +148,7 @@ class Index:
 
     def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:
         """Return the coordinates of cliques, ``(c, r)`` each, and every single one."""
-        cliques = tuple(group.sort(dim=-1).values for group in groups if group.numel() and group.shape[-1] > 1)
+        cliques = tuple(group.sort(dim=-1).values for group in groups if group.numel() > len(group))
         if not cliques:
             nobody = torch.zeros(0, dtype=torch.int64, device=groups[0].device)
             return self.matching(nobody, nobody)

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ..components import Block
 from ..index import PairSet
-from .wedges import accumulator
+from . import native
+from .wedges import accumulator, columns_of, pieces
 
 __all__ = ["rotate_", "skew_exponential"]
 
 
-def rotate_(x: Tensor, pairs: PairSet, angles: Tensor) -> None:
+def rotate_(x: Tensor, pairs: PairSet, angles: Tensor, turn: float = 1.0) -> None:
     """Multiply ``x`` from the right by the exponential of all the rotations together, in place.
 
     Parameters
@@ -34,9 +35,14 @@ def rotate_(x: Tensor, pairs: PairSet, angles: Tensor) -> None:
         Which columns; overlapping pairs are moved exactly, component by component.
     angles : Tensor
         ``(*batch, k)``
+    turn : float
+        What the angles are multiplied with.
     """
     if angles.shape[-1] == 0 or x.numel() == 0:
         return
+    if pairs.disjoint and native.rotate_(x, pairs, angles, turn):
+        return
+    angles = angles * turn
     if pairs.disjoint and pairs.lo.dim() == 1:
         _rotate_pairs_(x, pairs.lo, pairs.hi, angles)
         return
@@ -54,10 +60,12 @@ def rotate_(x: Tensor, pairs: PairSet, angles: Tensor) -> None:
 def _rotate_pairs_(x: Tensor, lo: Tensor, hi: Tensor, angles: Tensor) -> None:
     wide = accumulator(x.dtype)
     angles = angles.double().unsqueeze(-2)  # (*batch, 1, k)
-    s, tau = torch.sin(angles).to(wide), torch.tan(angles / 2).to(wide)
-    a, b = x.index_select(-1, lo).to(wide), x.index_select(-1, hi).to(wide)
-    x.index_copy_(-1, lo, (a - s * (b + tau * a)).to(x.dtype))
-    x.index_copy_(-1, hi, (b + s * (a - tau * b)).to(x.dtype))
+    sines, tangents = torch.sin(angles).to(wide), torch.tan(angles / 2).to(wide)
+    for rows, some in pieces(x, lo.shape[0]):
+        part, i, j, s, tau = x[..., rows, :], lo[some], hi[some], sines[..., some], tangents[..., some]
+        a, b = part.index_select(-1, i).to(wide), part.index_select(-1, j).to(wide)
+        part.index_copy_(-1, i, (a - s * (b + tau * a)).to(x.dtype))
+        part.index_copy_(-1, j, (b + s * (a - tau * b)).to(x.dtype))
 
 
 def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
@@ -65,16 +73,24 @@ def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
     c, r = block.nodes.shape
     chosen = angles[:, block.edges]
     if r == 2:  # one pair each, whatever order the components came in
-        order = block.which
-        _rotate_pairs_(x, block.nodes[order, 0], block.nodes[order, 1], chosen)
+        lo, hi = block.nodes[block.which, 0], block.nodes[block.which, 1]
+        if not native.rotate_(x, PairSet(lo, hi, x.shape[-1], disjoint=True), chosen, 1.0):
+            _rotate_pairs_(x, lo, hi, chosen)
         return
+    wide = accumulator(x.dtype)
     skew = x.new_zeros((x.shape[0], c, r, r), dtype=torch.float64)
     skew[:, block.which, block.a, block.b] = chosen.double()
-    increment = skew_exponential(skew - skew.mT)
-    flat = block.nodes.flatten()
-    columns = x.index_select(-1, flat).double().view(*x.shape[:-1], c, r).movedim(-2, 1)  # (B, c, rows, r)
-    moved = (columns + columns @ increment).movedim(1, -2).flatten(-2)
-    x.index_copy_(-1, flat, moved.to(x.dtype))
+    # The increment is exact to float64 and rounded once: what is lost is a part of the increment.
+    increment = skew_exponential(skew - skew.mT).to(wide)
+    for rows, some in pieces(x, c, r):
+        part = x[..., rows, :]
+        columns = columns_of(part, block.nodes[some], wide)  # (B, some, rows, r)
+        columns += columns @ increment[:, some]
+        flat = block.nodes[some].flatten()
+        if x.stride(-2) == 1:
+            part.mT.index_copy_(-2, flat, columns.mT.flatten(1, 2).to(x.dtype))
+        else:
+            part.index_copy_(-1, flat, columns.movedim(1, -2).flatten(-2).to(x.dtype))
 
 
 def _rotate_own_(x: Tensor, block: Block, angles: Tensor) -> None:

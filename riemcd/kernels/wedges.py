@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from ..components import Block
 from ..index import PairSet
+from . import native
 
-__all__ = ["wedge_all", "wedge_at"]
+__all__ = ["wedge_all", "wedge_at", "wedge_steepest"]
+
+#: How many numbers the torch loops on the CPU hold at a time, beside the columns they work on.
+_PIECE = 1 << 16
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -16,39 +22,91 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.itemsize >= 4 else torch.float32
 
 
-def wedge_all(u: Tensor, v: Tensor) -> Tensor:
-    """Return the wedge of every pair, ``(*batch, d(d-1)/2)``, from factors ``(*batch, rows, d)``."""
+def pieces(x: Tensor, k: int, width: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Cut work on ``k`` groups of ``width`` columns of ``x``, ``(*batch, rows, d)``, into (rows, groups).
+
+    On the CPU a piece fits into the cache and no temporary is as large as the matrix; elsewhere a
+    call costs more than memory does. Pieces follow the order in which the matrix is stored.
+    """
+    rows = x.shape[-2]
+    each = max(1, x.shape[:-2].numel()) * width  # numbers in a row of a group
+    if not x.is_cpu or each * rows * k <= _PIECE:
+        yield slice(None), slice(None)
+    elif x.stride(-2) == 1:
+        step = max(1, _PIECE // (each * rows))
+        yield from ((slice(None), slice(at, at + step)) for at in range(0, k, step))
+    else:
+        step = max(1, _PIECE // (each * k))
+        yield from ((slice(at, at + step), slice(None)) for at in range(0, rows, step))
+
+
+def _product(u: Tensor, v: Tensor) -> Tensor:
     wide = accumulator(u.dtype)
-    product = u.to(wide).mT @ v.to(wide)
+    product: Tensor = u.to(wide).mT @ v.to(wide)
+    return product
+
+
+def wedge_all(u: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
+    """Return the wedge of every pair, ``(*batch, d(d-1)/2)``, from factors ``(*batch, rows, d)``."""
+    product = _product(u, v)
+    every = native.upper(product, scale)
+    if every is not None:
+        return every
     d = product.shape[-1]
     lo, hi = torch.triu_indices(d, d, 1, device=u.device)
-    return product[..., lo, hi] - product[..., hi, lo]
+    return (product[..., lo, hi] - product[..., hi, lo]).mul_(scale)
 
 
-def wedge_at(u: Tensor, v: Tensor, pairs: PairSet) -> Tensor:
+def wedge_steepest(u: Tensor, v: Tensor) -> Tensor:
+    """Return the number of the pair with the largest wedge, ``(*batch, 1)``; NaN counts as largest."""
+    product = _product(u, v)
+    found = native.steepest(product)
+    if found is not None:
+        return found
+    size = (product - product.mT).abs_().triu_(1).flatten(-2)
+    at = size.argmax(-1, keepdim=True)
+    d = product.shape[-1]
+    lo, hi = at // d, at % d
+    return torch.where(lo < hi, lo * (2 * d - 3 - lo) // 2 + hi - 1, 0)  # the diagonal wins when all is zero
+
+
+def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor:
     """Return the wedge of some pairs, ``(*batch, k)``, reading only the columns they name."""
     wide = accumulator(u.dtype)
     if pairs.cliques:
-        return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1)
+        return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1).mul_(scale)
+    wedges = native.wedge(u, v, pairs, scale)
+    if wedges is not None:
+        return wedges
 
     def columns(x: Tensor, at: Tensor) -> Tensor:  # (*batch, rows, k)
         if at.dim() == 1:
             return x.index_select(-1, at).to(wide)
         return x.gather(-1, at.unsqueeze(-2).expand(*x.shape[:-1], -1)).to(wide)
 
-    lo, hi = pairs.lo, pairs.hi
-    product = columns(u, lo) * columns(v, hi)
-    product -= columns(u, hi) * columns(v, lo)
-    return product.sum(-2)
+    k = pairs.lo.shape[-1]
+    wedges = torch.zeros((*u.shape[:-2], k), dtype=wide, device=u.device)
+    for rows, some in pieces(u, k):
+        lo, hi, a, b = pairs.lo[..., some], pairs.hi[..., some], u[..., rows, :], v[..., rows, :]
+        product = columns(a, lo) * columns(b, hi)
+        product -= columns(a, hi) * columns(b, lo)
+        wedges[..., some] += product.sum(-2)
+    return wedges.mul_(scale)
 
 
 def _of_cliques(u: Tensor, v: Tensor, block: Block, wide: torch.dtype) -> Tensor:
     """Return the wedges inside cliques: one small product each, r x rows x r."""
     c, r = block.nodes.shape
-    left, right = (
-        x.index_select(-1, block.nodes.flatten()).to(wide).view(*x.shape[:-1], c, r).movedim(-2, -3)
-        for x in (u, v)
-    )  # (*batch, c, rows, r)
-    product: Tensor = left.mT @ right
-    wedge = product - product.mT
-    return wedge[..., block.which, block.a, block.b]
+    product = torch.zeros((*u.shape[:-2], c, r, r), dtype=wide, device=u.device)
+    for rows, some in pieces(u, c, r):
+        left, right = (columns_of(x[..., rows, :], block.nodes[some], wide) for x in (u, v))
+        product[..., some, :, :] += left.mT @ right
+    return product[..., block.which, block.a, block.b] - product[..., block.which, block.b, block.a]
+
+
+def columns_of(x: Tensor, nodes: Tensor, wide: torch.dtype) -> Tensor:
+    """Return the columns ``nodes``, ``(c, r)``, of ``x``, ``(*batch, rows, d)``: ``(*batch, c, rows, r)``."""
+    flat, *batch = nodes.flatten(), *x.shape[:-2]
+    if x.stride(-2) == 1:  # columns are contiguous: copy them as they lie
+        return x.mT.index_select(-2, flat).to(wide).view(*batch, *nodes.shape, x.shape[-2]).mT
+    return x.index_select(-1, flat).to(wide).view(*batch, x.shape[-2], *nodes.shape).movedim(-2, -3)

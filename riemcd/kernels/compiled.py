@@ -1,0 +1,180 @@
+"""Loops over vectors and tiles compiled by numba; each does its thread's share of a task.
+
+A kernel takes the address of a task, packed numbers laid out as in :mod:`riemcd.kernels.native`, and does
+the part of it that belongs to the thread it runs on. It allocates nothing, takes no lock and needs no
+interpreter, so that any thread may run it. Importing this module needs numba.
+
+numba looks at the age of one file only when it decides whether what it has cached still holds: whoever
+changes `at` or `share` must touch the other file of kernels too.
+
+Indices are unsigned: numba wraps negative ones around, which costs a comparison per element.
+"""
+
+from __future__ import annotations
+
+# What numba compiles has the types of numba, not of Python.
+# mypy: ignore-errors
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "share"]
+
+#: Names under which the team must be known to the linker before anything is compiled or loaded.
+THREAD_NUM, NUM_THREADS = "riemcd_thread_num", "riemcd_num_threads"
+_thread_num = types.ExternalFunction(THREAD_NUM, types.int32())
+_num_threads = types.ExternalFunction(NUM_THREADS, types.int32())
+
+#: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning.
+_SUM = {"reassoc", "contract"}
+EACH = {"contract"}
+_BLOCK = 1024  # how many terms are summed in the working precision before they go into a double
+_TILE = 64
+
+
+@intrinsic
+def at(typing_context: Any, address: Any, offset: Any, dtype: Any) -> Any:
+    """Return a pointer to element ``offset`` of the array of ``dtype`` that starts at ``address``."""
+    pointer = types.CPointer(dtype.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        base = builder.inttoptr(args[0], context.get_value_type(pointer))
+        return builder.gep(base, [args[1]])
+
+    return pointer(types.int64, types.int64, dtype), generate
+
+
+@njit(nogil=True, inline="always")
+def share(task: Any, items: int) -> Any:
+    """Return the first and the last item of this thread's part, ``[start, stop)``."""
+    words = carray(at(task, 0, np.int64), (2,))
+    t, parts = words[0], words[1]
+    if parts == 0:  # called by a team of OpenMP threads
+        t, parts = np.int64(_thread_num()), np.int64(_num_threads())
+    return items * t // parts, items * (t + 1) // parts
+
+
+@njit(nogil=True, fastmath=_SUM)
+def _wedge(a: Any, b: Any, g: Any, h: Any, n: int, zero: Any) -> Any:
+    """Return the sum of a h - b g, summed in blocks."""
+    total = 0.0
+    for start in range(0, n, _BLOCK):
+        part = zero
+        for i in range(start, min(n, start + _BLOCK)):
+            part += a[i] * h[i] - b[i] * g[i]
+        total += part
+    return total
+
+
+@njit(nogil=True, fastmath=EACH)
+def _turn(a: Any, b: Any, n: int, s: Any, tau: Any) -> None:
+    """Rotate two vectors by increments."""
+    for i in range(n):
+        x, y = a[i], b[i]
+        a[i] = x - s * (y + tau * x)
+        b[i] = y + s * (x - tau * y)
+
+
+@njit(nogil=True)
+def _vectors(task: Any, dtype: Any) -> None:
+    """Read slopes of pairs of contiguous vectors, or rotate them, or both in one pass.
+
+    A pair is read and rotated while it is in the cache: the memory traffic is that of plain SGD.
+    """
+    q = carray(at(task, 2, np.int64), (20,))
+    scale, rate, turn = carray(at(task, 22, np.float64), (3,))
+    batch, k, n, reads, moves, skips = q[14], q[15], q[16], q[17], q[18], q[19]
+    start, stop = share(task, batch * k)
+    zero = dtype(0)
+    skipped = 0
+    for item in range(start, stop):
+        e = item // k
+        m = item - e * k
+        lo = carray(at(q[9], e * q[11] + m, np.int64), (1,))[0]
+        hi = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
+        out = carray(at(q[12], item, dtype), (1,))
+        if reads:
+            slope = scale * _wedge(
+                carray(at(q[0], e * q[1] + lo * q[2], dtype), (n,)),
+                carray(at(q[0], e * q[1] + hi * q[2], dtype), (n,)),
+                carray(at(q[3], e * q[4] + lo * q[5], dtype), (n,)),
+                carray(at(q[3], e * q[4] + hi * q[5], dtype), (n,)),
+                n,
+                zero,
+            )
+            amount = rate * slope
+            if skips and not math.isfinite(slope):
+                amount = 0.0
+                skipped += 1
+            out[0] = amount
+        if moves:
+            angle = turn * np.float64(out[0])
+            if angle != 0.0:
+                a = carray(at(q[6], e * q[7] + lo * q[8], dtype), (n,))
+                b = carray(at(q[6], e * q[7] + hi * q[8], dtype), (n,))
+                _turn(a, b, n, dtype(math.sin(angle)), dtype(math.tan(0.5 * angle)))
+    if skipped:  # each thread owns the count of its first item
+        carray(at(q[13], start, np.int64), (1,))[0] = skipped
+
+
+@njit(nogil=True)
+def _upper(task: Any, dtype: Any) -> None:
+    """Read a_ij - a_ji above the diagonal, in tiles: write all of it, or keep the largest.
+
+    NaN counts as largest, and ties go to the lowest index. Rows of tiles are dealt round to the
+    threads, since the first ones are the longest.
+    """
+    q = carray(at(task, 2, np.int64), (20,))
+    scale = carray(at(task, 22, np.float64), (3,))[0]
+    d, batch, writes = q[3], q[14], q[15]
+    bands = (d + _TILE - 1) // _TILE
+    start, stop = share(task, q[16])  # slots, one for each thread at most
+    for slot in range(start, stop):
+        for e in range(batch):
+            best, where = -1.0, np.int64(d) * d
+            for band in range(slot, bands, q[16]):
+                for left in range(band, bands):
+                    for i in range(band * _TILE, min(d, (band + 1) * _TILE)):
+                        row = carray(at(q[0], e * q[1] + i * d, dtype), (d,))
+                        number = i * (2 * d - 3 - i) // 2 - 1
+                        for j in range(max(i + 1, left * _TILE), min(d, (left + 1) * _TILE)):
+                            wedge = row[j] - carray(at(q[0], e * q[1] + j * d + i, dtype), (1,))[0]
+                            if writes:
+                                carray(at(q[2], e * q[4] + number + j, dtype), (1,))[0] = dtype(scale * wedge)
+                            else:
+                                size = abs(wedge) if wedge == wedge else np.inf
+                                if size > best or (size == best and number + j < where):
+                                    best, where = size, number + j
+            if not writes:
+                carray(at(q[5], slot * batch + e, np.float64), (1,))[0] = best
+                carray(at(q[6], slot * batch + e, np.int64), (1,))[0] = where
+
+
+# Entries have names of their own, because numba finds what it has cached by name.
+
+
+def vectors_f4(task: int) -> None:
+    _vectors(task, np.float32)
+
+
+def vectors_f8(task: int) -> None:
+    _vectors(task, np.float64)
+
+
+def upper_f4(task: int) -> None:
+    _upper(task, np.float32)
+
+
+def upper_f8(task: int) -> None:
+    _upper(task, np.float64)
+
+
+ENTRIES = {
+    ("vectors", 4): vectors_f4,
+    ("vectors", 8): vectors_f8,
+    ("upper", 4): upper_f4,
+    ("upper", 8): upper_f8,
+}
