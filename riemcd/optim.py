@@ -149,7 +149,7 @@ class SRCD(PluginOptimizer):
             if param.grad is None or plan.basis is None:
                 continue
             grad = gradient(plan, param, group, stateful)
-            state = dict(self.state[param])  # what a rule notes down counts only once the step is taken
+            state = dict(self.state.get(param, {}))  # what a rule notes down counts only once the step is taken
             draw = Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device)
             readings.append(
                 (
