@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["add_", "in_wide_precision_", "length", "ratio", "row_dot", "take", "total"]
+__all__ = ["add_", "in_wide_precision_", "length", "ratio", "row_dot", "row_square", "take", "total"]
 
 
 def take(x: Tensor, entries: Tensor) -> Tensor:
@@ -28,8 +28,14 @@ def add_(x: Tensor, entries: Tensor, values: Tensor) -> None:
 
 
 def row_dot(x: Tensor, y: Tensor) -> Tensor:
-    """Return the dot product of every row, ``(*batch, 1)``."""
-    return (x * y).sum(-1, keepdim=True)
+    """Return the dot product of every row, ``(*batch, 1)``, without a table of products in between."""
+    return (x.unsqueeze(-2) @ y.unsqueeze(-1)).squeeze(-1)
+
+
+def row_square(x: Tensor) -> Tensor:
+    """Return the squared norm of every row, ``(*batch, 1)``."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_()
 
 
 def total(values: Tensor) -> Tensor:

@@ -96,22 +96,27 @@ class LorentzBasis(Basis):
         tau = size / root
         s = ratio(torch.sinh, tau)
         grown = total(t * take(x, index)).mul_(s).mul_(self._c0(x, k, root))
-        still, before = size == 0, x[..., :1].clone()
+        first = x[..., :1]
+        still, before = size == 0, first.clone()
         x.mul_(grown.add_(torch.cosh(tau)))
         add_(x, index, t * s)
-        rest = x[..., 1:]
-        x[..., :1] = torch.where(still, before, (row_dot(rest, rest) + k).sqrt_())
+        first.copy_(torch.where(still, before, self._lifted(x, root)))
 
     def _curvature(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return k and its root as they are now, without asking the device for their values."""
         k: Tensor = self.manifold.k.detach().reshape(()).to(x)
         return k, k.sqrt()
 
+    def _lifted(self, x: Tensor, root: Tensor) -> Tensor:
+        """Return the entry 0 that belongs to the others; overwrites the one that is there."""
+        x[..., :1] = root
+        norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return norm
+
     def _c0(self, x: Tensor, k: Tensor, root: Tensor) -> Tensor:
         first = x[..., :1]
         if self.manifold.k.requires_grad:  # entry 0 may be that of an earlier k
-            rest = x[..., 1:]
-            first = (row_dot(rest, rest) + k).sqrt_()
+            first = self._lifted(x.clone(), root)
         return (first * root).add_(k).reciprocal_()
 
     @classmethod

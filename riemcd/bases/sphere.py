@@ -25,7 +25,7 @@ from ..index import Coordinates, Index, PairSet, linear, linear_to_pair
 from ..kernels import rotate_, wedge_all, wedge_at
 from .base import Basis, Example, State
 from .dispatch import basis_for
-from .entries import add_, in_wide_precision_, length, ratio, row_dot, take, total
+from .entries import add_, in_wide_precision_, length, ratio, row_dot, row_square, take, total
 
 __all__ = ["SphereBasis", "SphereGivens"]
 
@@ -107,7 +107,7 @@ class SphereBasis(Basis):
 
     def _move_(self, x: Tensor, index: Tensor, t: Tensor) -> None:
         projector = _projector(self.manifold)
-        squared = row_dot(x, x)
+        squared = row_square(x)
         c = total(t * take(x, index))
         if projector is None:
             u, size = None, length(t)

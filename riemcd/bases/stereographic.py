@@ -23,7 +23,7 @@ from ..covector import Ambient
 from ..index import Coordinates, linear
 from .base import Basis, Example, State
 from .dispatch import basis_for
-from .entries import add_, in_wide_precision_, length, ratio, row_dot, take, total
+from .entries import add_, in_wide_precision_, length, ratio, row_square, take, total
 
 __all__ = ["StereographicBasis"]
 
@@ -77,7 +77,7 @@ class StereographicBasis(Basis):
     ) -> Tensor:
         r"""Return :math:`g_i/\lambda_x`."""
         x, g = (y.float() if y.dtype.itemsize < 4 else y for y in (covector.point, covector.grad))
-        k, squared = self._curvature(x), row_dot(x, x)
+        k, squared = self._curvature(x), row_square(x)
         if self._ball_may_shrink:
             squared = squared * self._inside(squared, k).square_()
         scale = (squared * k).add_(1).mul_(0.5)
@@ -91,7 +91,7 @@ class StereographicBasis(Basis):
         k = self._curvature(x)
         size = length(t)
         beta = self._half_tangent(size, k)  # y = beta u
-        squared, step = row_dot(x, x), (beta * size).square_()
+        squared, step = row_square(x), (beta * size).square_()
         if self._ball_may_shrink:
             back = torch.where(size > 0, self._inside(squared, k), 1)
             x.mul_(back)
