@@ -25,7 +25,6 @@ def siegel(kind):
 STIEFEL = {
     "canonical": geoopt.CanonicalStiefel(),
     "euclidean": geoopt.EuclideanStiefel(),
-    "exact": geoopt.EuclideanStiefelExact(),
 }
 DISTANCES = {
     **{f"positive definite {metric}": positive(metric) for metric in ("AIM", "SM", "LEM")},

@@ -123,6 +123,9 @@ class TallStiefelBasis(Basis):
         if index.dim() == 1 and not at.normal.any():
             rotate_(point, PairSet(at.lo, at.hi, p, disjoint=index.numel() == 1), amounts * self._scale)
             return
+        if index.dim() == 1 and index.numel() == 1:
+            _turn_out_(point, at.row, at.lo, amounts)
+            return
         touched, slot = _touched(at, p)  # (c,) or (*batch, c), and where each column went
         batch, c = point.shape[:-2], touched.shape[-1]
         lo, hi = (slot.gather(-1, k).expand(*batch, -1) for k in (at.lo, at.hi))
@@ -167,6 +170,19 @@ class TallStiefelBasis(Basis):
             )
             for canonical, shape in ((False, (5, 2)), (True, (5, 2)), (False, (4, 1)), (True, (3, 3)))
         ]
+
+
+def _turn_out_(x: Tensor, row: Tensor, column: Tensor, t: Tensor) -> None:
+    """Turn one column towards one projected axis, in place: x (*batch, n, p), t (*batch, 1)."""
+    wide = x.to(accumulator(x.dtype))
+    q = -(wide @ wide.index_select(-2, row).mT)  # (*batch, n, 1)
+    q.index_add_(-2, row, torch.ones_like(q[..., :1, :]))
+    q = (q - wide @ (wide.mT @ q)).double()
+    t = t.double().unsqueeze(-1)
+    angle = t * torch.linalg.vector_norm(q, dim=-2, keepdim=True)
+    old = wide.index_select(-1, column).double()
+    new = old + (t * torch.sinc(angle / math.pi) * q - 2 * (angle / 2).sin().square() * old)
+    x.index_copy_(-1, column, new.to(x.dtype))
 
 
 def _columns_of(index: Tensor, n: int, p: int) -> _Columns:
