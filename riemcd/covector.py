@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Ambient", "Covector", "Wedge"]
+__all__ = ["Accumulated", "Ambient", "Covector", "Wedge"]
 
 
 class Covector(ABC):  # noqa: B024 - a marker: what it holds is between a basis and its sources
@@ -51,3 +51,16 @@ class Wedge(Covector):
     u: Tensor  # (*batch, rows, d)
     v: Tensor  # (*batch, rows, d)
     scale: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulated(Covector):
+    r"""The product :math:`U^\top V` of the factors of a `Wedge`, summed over several of them.
+
+    Parameters
+    ----------
+    product : Tensor
+        ``(*batch, d, d)``
+    """
+
+    product: Tensor  # (*batch, d, d)

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from .checkpoint import check_same_configuration, restore_dtypes_
+from .draw import Draw
 from .errors import ManifoldLostWarning, WeightDecayWarning
 from .options import GROUP_KEYS, PLUGINS, check_keys, check_options
 from .plan import Plan, make_plan
+from .posted import PostOffice
 
 __all__ = ["PluginOptimizer"]
 
@@ -30,6 +32,7 @@ class PluginOptimizer(Optimizer):
         self._shown: list[dict[str, str | None]] = []
         self._plans: dict[Tensor, Plan] = {}
         self._warned = False
+        self._office = PostOffice(self._opening)
         super().__init__(params, defaults)
         self._warn_if_no_manifold()
 
@@ -59,7 +62,26 @@ class PluginOptimizer(Optimizer):
         self._plugins.append(plugins)
         self._shown.append(_shown(plugins))
         self._plans.update(plans)
+        self._office.arrange(len(self.param_groups) - 1, added, plans)
         self._warn_of_weight_decay(added, plans)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, and the slopes that layers have left with ``skip_weight_grad=True``."""
+        super().zero_grad(set_to_none)
+        self._office.clear()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler must hand over the scale: it cannot reach slopes left by layers."""
+        return self._office.serves
+
+    def _opening(self, param: Tensor, plan: Plan, group: dict[str, Any]) -> tuple[Draw, dict[str, Any]]:
+        """Return the draw of a parameter's coming step, and a copy of its state.
+
+        What a rule notes down in the copy counts only once the step is taken.
+        """
+        state = dict(self.state.get(param, {}))
+        return Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device), state
 
     def _make_plans(self, number: int, group: dict[str, Any], plugins: dict[str, Any]) -> dict[Tensor, Plan]:
         first = sum(len(g["params"]) for g in self.param_groups[:number])
@@ -75,11 +97,13 @@ class PluginOptimizer(Optimizer):
         changed = {name: group[name] for name in PLUGINS if group[name] != shown[name]}
         own = plugins["manifold"]
         stale = any(getattr(p, "manifold", own) is not self._plans[p].manifold for p in group["params"])
-        if not changed and not stale:
+        if not changed and not stale and self._office.asked(number) == group["skip_weight_grad"]:
             return
         fresh = {**plugins, **changed}
         check_options({**group, **fresh})
-        self._plans.update(self._make_plans(number, group, fresh))
+        plans = self._make_plans(number, group, fresh)
+        self._office.arrange(number, group, plans)
+        self._plans.update(plans)
         self._plugins[number], self._shown[number] = fresh, _shown(fresh)
         group.update(self._shown[number])
 
@@ -121,6 +145,10 @@ class PluginOptimizer(Optimizer):
         for number, group in enumerate(self.param_groups):
             for name in GROUP_KEYS:
                 group.setdefault(name, {**self.defaults, **self._shown[number]}[name])
+        # Groups have become other dicts, and slopes were left for the draws of another step.
+        self._office = PostOffice(self._opening)
+        for number, group in enumerate(self.param_groups):
+            self._office.arrange(number, group, self._plans)
 
 
 def _shown(plugins: dict[str, Any]) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ import geoopt
 import torch
 from torch import Tensor
 
+from .amp import NOT_SCALED, Scaling, unscaled
 from .bases import Basis, basis_for
 from .coordstate import Rows
 from .errors import at_parameter
@@ -52,6 +53,12 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     """Resolve basis and selection of one parameter, or say in a sentence why that cannot be."""
     where = at_parameter(name, param.shape)
     check_tensor(where, param, None)
+    stepsize = plugins["stepsize"]
+    if stepsize is not None and stepsize.needs_problem:
+        raise ValueError(
+            f"{stepsize!r} needs to know the loss along a rotation and not its slope only ({where}). "
+            "Use riemcd.minimize with one of riemcd.problems, or another step size."
+        )
     manifold = _manifold_of(param, plugins["manifold"])
     if manifold is None or isinstance(manifold, geoopt.Euclidean):
         return Plan(name, where, ordinal, manifold, None, Uniform(), Index(0))
@@ -89,6 +96,12 @@ def _check_together(
         selection.check(index)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from None
+    if group["skip_weight_grad"] and basis.turns is None:
+        raise ValueError(
+            "skip_weight_grad=True reads slopes from the input and the output of a linear layer, which "
+            f"serves rotations of columns or rows (RightGivens, LeftGivens), not {type(basis).__name__} "
+            f"({where}). Put this parameter into a group with skip_weight_grad=False."
+        )
     rule = make_rule(group, stepsize)
     if rule.stateful and not basis.consistent:
         raise ValueError(
@@ -108,7 +121,9 @@ class Gradient:
     rows: Rows | None = None  # which points of the table, where it is not all of them
 
 
-def gradient(plan: Plan, param: Tensor, group: dict[str, Any], stateful: bool) -> Gradient:
+def gradient(
+    plan: Plan, param: Tensor, group: dict[str, Any], stateful: bool, by: Scaling = NOT_SCALED
+) -> Gradient:
     """Return the Euclidean gradient of what is minimised; ``param.grad`` itself is never written.
 
     A point of a batch whose gradient is zero takes no part in the step: weight decay does not move it
@@ -116,7 +131,7 @@ def gradient(plan: Plan, param: Tensor, group: dict[str, Any], stateful: bool) -
     """
     assert param.grad is not None and plan.basis is not None
     points, values, rows = _dense_rows(plan, param)
-    values = -values if group["maximize"] else values
+    values = unscaled(-values if group["maximize"] else values, by)
     decay = 0 if plan.basis.fixed_norm else group["weight_decay"]
     active = active_points(plan, values) if stateful or decay != 0 else None
     if decay != 0:

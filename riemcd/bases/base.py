@@ -72,6 +72,11 @@ class Basis(ABC):
         The Frobenius norm of a point is fixed, so that weight decay does nothing.
     cheap : bool
         One coordinate costs less than a full gradient step.
+    one_pass : bool
+        `descend_` may read and move in one pass over the memory.
+    turns : {"columns", "rows"} or None
+        Moves rotate columns, or rows, of a matrix, and slopes are read from a `Wedge`: the factors that
+        a linear layer has at hand then serve as well as a gradient does.
     complex_points : bool
         Points are complex tensors.
     point_dims : int
@@ -89,6 +94,8 @@ class Basis(ABC):
     consistent: bool = False
     fixed_norm: bool = False
     cheap: bool = True
+    one_pass: bool = False
+    turns: Literal["columns", "rows"] | None = None
     complex_points: bool = False
     point_dims: int = 2
     default_selection: ClassVar[Any] = None
@@ -110,6 +117,20 @@ class Basis(ABC):
     @abstractmethod
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Move ``point`` in place by ``amounts``, ``(*batch, k)``, along ``coords``."""
+
+    def descend_(
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Move ``point`` in place by ``rate`` times the slopes along ``coords``, in one pass.
+
+        Returns the amounts, ``(*batch, k)``, and how many slopes were not finite and left alone where
+        ``skip`` says so; None, and nothing has changed, where there is no such pass.
+        """
+        return None
+
+    def steepest(self, covector: Any, state: State | None = None) -> Tensor | None:
+        """Return the coordinate with the largest slope, ``(*batch, 1)``; None where `partials` must tell."""
+        return None
 
     def arclength(self, angle: float) -> float:
         """Return the amount that turns a coordinate by ``angle``; the amount itself where nothing turns."""

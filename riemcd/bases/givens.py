@@ -17,9 +17,10 @@ import geoopt
 import torch
 from torch import Tensor
 
-from ..covector import Wedge
+from ..covector import Accumulated, Wedge
 from ..index import Coordinates, Index, PairSet, linear_to_pair
-from ..kernels import rotate_, wedge_all, wedge_at
+from ..kernels import descend_, rotate_, wedge_all, wedge_at, wedge_steepest
+from ..kernels.wedges import steepest_of_product, wedge_of_product
 from .base import Basis, Example, Frame, State
 
 __all__ = ["LeftGivens", "RightGivens"]
@@ -27,11 +28,23 @@ __all__ = ["LeftGivens", "RightGivens"]
 _FROBENIUS = math.sqrt(0.5)
 
 
-def _wedge(covector: Wedge, coords: Coordinates | None, scale: float) -> Tensor:
+def _wedge(covector: Wedge | Accumulated, coords: Coordinates | None, scale: float) -> Tensor:
+    if isinstance(covector, Accumulated):
+        product = covector.product
+        return wedge_of_product(
+            product, None if coords is None else PairSet.of(coords, product.shape[-1]), scale
+        )
     u, v = covector.u, covector.v
     scale = scale if covector.scale is None else covector.scale
-    wedge = wedge_all(u, v) if coords is None else wedge_at(u, v, PairSet.of(coords, u.shape[-1]))
-    return wedge.mul_(scale)
+    if coords is None:
+        return wedge_all(u, v, scale)
+    return wedge_at(u, v, PairSet.of(coords, u.shape[-1]), scale)
+
+
+def _steepest(covector: Wedge | Accumulated) -> Tensor | None:
+    if isinstance(covector, Accumulated):
+        return steepest_of_product(covector.product) if covector.product.shape[-1] > 1 else None
+    return wedge_steepest(covector.u, covector.v) if covector.u.shape[-1] > 1 else None
 
 
 @final
@@ -65,6 +78,8 @@ class RightGivens(Basis):
     reversible = True
     consistent = True
     fixed_norm = True
+    one_pass = True
+    turns = "columns"
 
     @property
     def frame(self) -> Frame:  # type: ignore[override]
@@ -100,7 +115,20 @@ class RightGivens(Basis):
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Rotate columns in place."""
-        rotate_(point, PairSet.of(coords, point.shape[-1]), amounts * self._scale)
+        rotate_(point, PairSet.of(coords, point.shape[-1]), amounts, self._scale)
+
+    def descend_(
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Read and rotate disjoint columns."""
+        pairs = PairSet.of(coords, point.shape[-1])
+        if not pairs.disjoint:
+            return None
+        return descend_(point, grad, pairs, rows=False, scale=self._scale, rate=rate, skip=skip)
+
+    def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
+        """Look through the product of the factors."""
+        return _steepest(covector)
 
     def arclength(self, angle: float) -> float:
         """Return the amount that turns two columns by ``angle``."""
@@ -153,6 +181,8 @@ class LeftGivens(Basis):
     reversible = True
     consistent = True
     fixed_norm = True
+    one_pass = True
+    turns = "rows"
 
     @property
     def frame(self) -> Frame:  # type: ignore[override]
@@ -187,8 +217,22 @@ class LeftGivens(Basis):
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Rotate rows in place."""
-        angles = amounts * -self._scale(point.shape[-2], point.shape[-1])
-        rotate_(point.mT, PairSet.of(coords, point.shape[-2]), angles)
+        scale = self._scale(point.shape[-2], point.shape[-1])
+        rotate_(point.mT, PairSet.of(coords, point.shape[-2]), amounts, -scale)
+
+    def descend_(
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Read and rotate disjoint rows, each pair while it is in the cache."""
+        pairs = PairSet.of(coords, point.shape[-2])
+        if not pairs.disjoint:
+            return None
+        scale = self._scale(point.shape[-2], point.shape[-1])
+        return descend_(point, grad, pairs, rows=True, scale=scale, rate=rate, skip=skip)
+
+    def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
+        """Look through the product of the factors."""
+        return _steepest(covector)
 
     def arclength(self, angle: float) -> float:
         """Return the amount that turns two rows by ``angle``."""

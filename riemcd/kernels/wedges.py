@@ -11,7 +11,7 @@ from ..components import Block
 from ..index import PairSet
 from . import native
 
-__all__ = ["wedge_all", "wedge_at", "wedge_steepest"]
+__all__ = ["steepest_of_product", "wedge_all", "wedge_at", "wedge_of_product", "wedge_steepest"]
 
 #: How many numbers the torch loops on the CPU hold at a time, beside the columns they work on.
 _PIECE = 1 << 16
@@ -48,18 +48,29 @@ def _product(u: Tensor, v: Tensor) -> Tensor:
 
 def wedge_all(u: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
     """Return the wedge of every pair, ``(*batch, d(d-1)/2)``, from factors ``(*batch, rows, d)``."""
-    product = _product(u, v)
-    every = native.upper(product, scale)
-    if every is not None:
-        return every
-    d = product.shape[-1]
-    lo, hi = torch.triu_indices(d, d, 1, device=u.device)
+    return wedge_of_product(_product(u, v), None, scale)
+
+
+def wedge_of_product(product: Tensor, pairs: PairSet | None = None, scale: float = 1.0) -> Tensor:
+    """Return the wedges of some pairs, or of every pair, from the product of the factors, ``(*batch, d, d)``."""
+    if pairs is None:
+        every = native.upper(product, scale)
+        if every is not None:
+            return every
+        d = product.shape[-1]
+        lo, hi = torch.triu_indices(d, d, 1, device=product.device)
+    else:
+        lo, hi = pairs.lo, pairs.hi
     return (product[..., lo, hi] - product[..., hi, lo]).mul_(scale)
 
 
 def wedge_steepest(u: Tensor, v: Tensor) -> Tensor:
     """Return the number of the pair with the largest wedge, ``(*batch, 1)``; NaN counts as largest."""
-    product = _product(u, v)
+    return steepest_of_product(_product(u, v))
+
+
+def steepest_of_product(product: Tensor) -> Tensor:
+    """Return what `wedge_steepest` returns, from the product of the factors, ``(*batch, d, d)``."""
     found = native.steepest(product)
     if found is not None:
         return found
