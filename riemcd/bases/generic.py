@@ -24,9 +24,9 @@ from .base import Basis, Example, State
 
 __all__ = ["GenericBasis"]
 
-#: Manifolds whose ``proju`` is a polynomial (for Birkhoff: rational) function of the point.
+#: Manifolds whose ``proju`` is a polynomial in the entries of the point.
 _SMOOTH = (
-    *(geoopt.Sphere, geoopt.SphereExact, geoopt.Lorentz, geoopt.BirkhoffPolytope),
+    *(geoopt.Sphere, geoopt.SphereExact, geoopt.Lorentz),
     *(geoopt.EuclideanStiefel, geoopt.EuclideanStiefelExact, geoopt.SymmetricPositiveDefinite),
     *(geoopt.UpperHalf, geoopt.BoundedDomain, geoopt.Stereographic, geoopt.StereographicExact),
     *(geoopt.PoincareBall, geoopt.PoincareBallExact, geoopt.SphereProjection, geoopt.SphereProjectionExact),
@@ -115,8 +115,8 @@ class GenericBasis(Basis):
         """Return slopes; all of them are computed whatever is asked for."""
         point, grad = _wide(covector.point), _wide(covector.grad)
         pulled = torch.zeros_like(grad) if grad.numel() == 0 else self._pull(point, grad)
-        batch, _ = self._split(point.shape)
-        slopes = pulled.reshape(*batch, -1)
+        batch, shape = self._split(point.shape)
+        slopes = pulled.reshape(*batch, math.prod(shape))
         if slopes.is_complex():
             slopes = torch.cat([slopes.real, slopes.imag], -1)
         if coords is None:
@@ -133,6 +133,7 @@ class GenericBasis(Basis):
             (pulled,) = torch.autograd.grad(tangent, axes, grad)
         return pulled
 
+    @torch.no_grad()  # else a learned curvature would make the moved point part of its graph
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Retract along the sum of the chosen directions, in place; points without a move keep their bits."""
         if point.numel() == 0 or amounts.shape[-1] == 0:
