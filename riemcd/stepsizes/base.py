@@ -25,10 +25,16 @@ class StepSize(ABC):
     has_torch_twin : bool
         torch has an optimizer of this name: `euclidean_` does to plain parameters what that one does.
         For other rules every entry of a plain parameter is a coordinate.
+    proportional : bool
+        Amounts are ``-lr`` times the slopes, whatever the coordinates.
+    needs_problem : bool
+        The rule reads more of the loss than its slopes: it serves `riemcd.minimize`, not `SRCD`.
     """
 
     stateful: bool = False
     has_torch_twin: bool = False
+    proportional: bool = False
+    needs_problem: bool = False
 
     @abstractmethod
     def amounts(

@@ -23,6 +23,7 @@ class Constant(StepSize):
     r"""Move by :math:`t_i = -\mathrm{lr}\,\partial_i`: the step of the paper, and the default."""
 
     has_torch_twin = True
+    proportional = True
 
     def amounts(
         self,

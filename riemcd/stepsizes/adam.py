@@ -1,0 +1,137 @@
+"""Averaged slopes over the root of averaged squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.optimizer import Optimizer
+
+from ..coordstate import CoordinateState
+from ..index import Coordinates
+from .base import StepSize
+from .validate import number
+
+__all__ = ["Adam"]
+
+
+@final
+@dataclass(frozen=True)
+class Adam(StepSize):
+    r"""Adam, with moments and a count of visits for every coordinate.
+
+    .. math:: m_i \leftarrow \beta_1 m_i + (1 - \beta_1) \partial_i, \quad
+              v_i \leftarrow \beta_2 v_i + (1 - \beta_2) \partial_i^2, \quad
+              t_i = -\mathrm{lr}\, \frac{m_i / (1 - \beta_1^{k_i})}
+                                       {\sqrt{v_i / (1 - \beta_2^{k_i})} + \epsilon}
+
+    where :math:`k_i` counts how often coordinate :math:`i` was visited, this time included. The bias that
+    is taken out is that of the coordinate itself: with the number of steps in the place of
+    :math:`k_i`, a coordinate first visited at step 1000 would move :math:`(1 - \beta_1)/\sqrt{1 - \beta_2}`
+    = 3.2 times too far. Moments wait between visits: letting them decay by the steps missed would leave
+    nothing of them after the :math:`d - 1` steps between two visits of a pair, and Adam would be a step
+    by the sign of the slope.
+
+    Parameters
+    ----------
+    betas : (float, float)
+        How much of the running means a visit keeps.
+    eps : float
+        Added to the denominator.
+    amsgrad : bool
+        Divide by the largest :math:`v_i` so far.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    amsgrad: bool = False
+
+    stateful = True
+    has_torch_twin = True
+
+    def __post_init__(self) -> None:
+        betas: Any = self.betas
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise TypeError(f"Adam: betas must be two numbers, got {betas!r}.")
+        object.__setattr__(self, "betas", tuple(betas))
+        for beta in self.betas:
+            number("Adam", "betas", beta, 0, 1)
+        number("Adam", "eps", self.eps, 0, float("inf"))
+        if not isinstance(self.amsgrad, bool):
+            raise TypeError(f"Adam: amsgrad must be True or False, got {self.amsgrad!r}.")
+
+    @classmethod
+    def examples(cls) -> Sequence[Adam]:
+        """With and without the largest mean square."""
+        return [cls(), cls(amsgrad=True)]
+
+    def amounts(
+        self,
+        slopes: Tensor,
+        coords: Coordinates,
+        *,
+        lr: float | Tensor,
+        basis: Any,
+        state: CoordinateState,
+    ) -> Tensor:
+        """Update the moments of the touched coordinates and move by their corrected ratio."""
+        beta1, beta2 = self.betas
+        visits = state.read("visits", torch.int32) + 1
+        mean = state.read("exp_avg").lerp(slopes, 1 - beta1)
+        square = torch.addcmul(state.read("exp_avg_sq") * beta2, slopes, slopes, value=1 - beta2)
+        state.write("visits", visits)
+        state.write("exp_avg", mean)
+        state.write("exp_avg_sq", square)
+        if self.amsgrad:
+            square = torch.maximum(state.read("max_exp_avg_sq"), square)
+            state.write("max_exp_avg_sq", square)
+        count = visits.to(torch.float64)
+        bias1, bias2 = (1 - beta**count for beta in self.betas)
+        denominator = (square.sqrt() / bias2.sqrt().to(square.dtype)).add_(self.eps)
+        return mean / denominator * (-lr / bias1).to(mean.dtype)
+
+    def wrapped_by(self, wrap: Callable[[StepSize], StepSize]) -> StepSize:
+        """Refuse a second momentum."""
+        raise ValueError(
+            "Adam averages slopes itself: momentum= must be 0 with it. Change its betas, or use RMSProp."
+        )
+
+    def torch_optimizer(self, params: Iterable[Tensor], **options: Any) -> Optimizer:
+        """Return a ``torch.optim.Adam``."""
+        return torch.optim.Adam(params, betas=self.betas, eps=self.eps, amsgrad=self.amsgrad, **options)
+
+    def euclidean_(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[dict[str, Any]],
+        group: dict[str, Any],
+    ) -> None:
+        """Do what ``torch.optim.Adam`` does."""
+        names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if self.amsgrad else ()))
+        for param, state in zip(params, states, strict=True):
+            for name in names:
+                if name not in state:
+                    state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        beta1, beta2 = self.betas
+        adam(
+            list(params),
+            [grad.to_dense() if grad.is_sparse else grad for grad in grads],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [state["max_exp_avg_sq"] for state in states] if self.amsgrad else [],
+            # The optimizer counts a step when it is done; torch counts it before.
+            [torch.tensor(float(state.get("step", 0))) for state in states],
+            has_complex=any(param.is_complex() for param in params),
+            amsgrad=self.amsgrad,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=self.eps,
+            maximize=group["maximize"],
+        )
