@@ -7,7 +7,7 @@ with _warnings.catch_warnings():
     _warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", DeprecationWarning)
     import geoopt as _geoopt  # noqa: F401
 
-from . import bases, diagnostics, selections, stepsizes
+from . import bases, diagnostics, nn, selections, stepsizes
 from .constrain import constrain_, unconstrain_
 from .diagnostics import report
 from .optim import SRCD
@@ -18,6 +18,7 @@ __all__ = [
     "bases",
     "constrain_",
     "diagnostics",
+    "nn",
     "report",
     "selections",
     "stepsizes",

@@ -1,0 +1,104 @@
+"""Nonlinearities whose derivative can be told from their value, so that nothing else has to be saved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+__all__ = ["NONLINEARITIES", "Nonlinearity"]
+
+
+class Nonlinearity(ABC):
+    """A function applied to every entry.
+
+    Attributes
+    ----------
+    owns_bias : bool
+        The bias belongs to the function, and is not added to its argument.
+    """
+
+    owns_bias: bool = False
+
+    @abstractmethod
+    def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
+        """Apply the function in place; ``z`` and ``scratch`` are ``(B, d)``, ``bias`` is ``(d,)``."""
+
+    @abstractmethod
+    def slope(self, h: Tensor, out: Tensor) -> None:
+        """Write the derivative where the function took the value ``h`` into ``out``, same shape."""
+
+    def bias_gradient(self, h: Tensor, delta: Tensor) -> Tensor:
+        """Return the gradient of the bias, ``(d,)``; ``h`` and ``delta`` are ``(T, B, d)``."""
+        return delta.sum((0, 1))
+
+
+@final
+class ModReLU(Nonlinearity):
+    r""":math:`h = \mathrm{sign}(z)\max(|z| + b, 0)`; zero exactly where the slope is."""
+
+    owns_bias = True
+
+    def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
+        """Apply it in place."""
+        if bias is None:
+            return
+        torch.sign(z, out=scratch)
+        z.abs_().add_(bias).relu_().mul_(scratch)
+
+    def slope(self, h: Tensor, out: Tensor) -> None:
+        """Return 1 where h is not zero."""
+        torch.ne(h, 0, out=out)
+
+    def bias_gradient(self, h: Tensor, delta: Tensor) -> Tensor:
+        """Return the sum of sign(h) delta."""
+        return torch.sign(h).mul_(delta).sum((0, 1))
+
+
+@final
+class Tanh(Nonlinearity):
+    """The hyperbolic tangent."""
+
+    def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
+        """Apply it in place."""
+        z.tanh_()
+
+    def slope(self, h: Tensor, out: Tensor) -> None:
+        """Return 1 - h²."""
+        torch.mul(h, h, out=out)
+        out.neg_().add_(1)
+
+
+@final
+class ReLU(Nonlinearity):
+    """The positive part."""
+
+    def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
+        """Apply it in place."""
+        z.relu_()
+
+    def slope(self, h: Tensor, out: Tensor) -> None:
+        """Return 1 where h is positive."""
+        torch.gt(h, 0, out=out)
+
+
+@final
+class Identity(Nonlinearity):
+    """Nothing at all."""
+
+    def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
+        """Leave it."""
+
+    def slope(self, h: Tensor, out: Tensor) -> None:
+        """Return 1."""
+        out.fill_(1)
+
+
+NONLINEARITIES: dict[str, Nonlinearity] = {
+    "modrelu": ModReLU(),
+    "tanh": Tanh(),
+    "relu": ReLU(),
+    "identity": Identity(),
+}

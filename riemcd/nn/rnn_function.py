@@ -1,0 +1,234 @@
+r"""A recurrence and its backpropagation through time, as one node of the graph.
+
+With :math:`z_t = V x_t + W h_{t-1}` and :math:`h_t = \varphi(z_t)`, the derivative of the loss is carried by
+
+.. math:: \delta_t = \varphi'(z_t) \odot (g_t + W^\top \delta_{t+1}),
+
+:math:`g_t` being what comes from outside. Only the states :math:`h_t` are saved: the derivative of each
+:math:`\varphi` here can be told from its value. For rotations of columns the slopes come from
+:math:`dx_t = W^\top \delta_t` and :math:`h_{t-1}`, stacked over time, for rotations of rows from
+:math:`\delta_t` and :math:`W h_{t-1}`, which is computed anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import mailbox
+from .demand import Demand, demand, refuse_double_backward
+from .nonlinearities import Nonlinearity
+
+__all__ = ["Recurrence"]
+
+#: How many rows (time steps times batch) the backward pass works on before products over them are taken.
+_ROWS = 4096
+
+
+class Recurrence(torch.autograd.Function):
+    """All states of a recurrence, and a copy of the last one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor | None,
+        inward: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        phi: Nonlinearity,
+        node: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Run through time.
+
+        Parameters
+        ----------
+        x : Tensor
+            ``(T, B, i)``
+        h0 : Tensor or None
+            ``(B, d)``
+        inward, weight : Tensor
+            ``(d, i)`` and ``(d, d)``
+        bias : Tensor or None
+            ``(d,)``, added or part of the nonlinearity
+        phi : Nonlinearity
+        node : autograd node
+            What adds to the gradient of the weight.
+
+        Returns
+        -------
+        Tensor, Tensor
+            ``(T, B, d)`` and ``(B, d)``
+        """
+        x, v, w, b = _cast(x, inward, weight, bias)
+        steps, batch, d = x.shape[0], x.shape[1], weight.shape[0]
+        states = torch.empty((steps + 1, batch, d), dtype=x.dtype, device=x.device)
+        if h0 is None:
+            states[0].zero_()
+        else:
+            states[0].copy_(h0)
+        torch.mm(x.reshape(steps * batch, -1), v.mT, out=states[1:].view(-1, d))
+        if b is not None and not phi.owns_bias:
+            states[1:].add_(b)
+        across, scratch = w.mT.contiguous(), torch.empty_like(states[0])
+        held = states.unbind(0)
+        for t in range(steps):
+            if t > 0 or h0 is not None:
+                held[t + 1].addmm_(held[t], across)
+            phi.apply_(held[t + 1], b, scratch)
+        ctx.save_for_backward(x, states, inward, weight)
+        ctx.set_materialize_grads(False)
+        ctx.weight, ctx.node, ctx.phi = weight, node, phi
+        ctx.from_zero = h0 is None
+        ctx.dtypes = [None if p is None else p.dtype for p in (h0, bias)]
+        return states[1:], states[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Run back through time."""
+        refuse_double_backward("OrthogonalRNN")
+        x, states, inward, weight = ctx.saved_tensors
+        if grads[0] is None and grads[1] is None:
+            return (None,) * 7
+        needs_x, needs_h0, needs_inward, _, needs_bias, *_ = ctx.needs_input_grad
+        wanted, slot = demand(ctx.weight, ctx.node)
+        run = _Backward(
+            x, states, inward.to(x.dtype), weight.to(x.dtype), ctx.phi, ctx.from_zero, wanted, slot
+        )
+        run.allocate(needs_x, needs_inward, needs_bias)
+        dh0 = run.through_time(grads[0], grads[1], needs_h0)
+        dtypes = (None, ctx.dtypes[0], inward.dtype, weight.dtype, ctx.dtypes[1])
+        found = (run.dx, dh0, run.d_inward, run.d_weight, run.d_bias)
+        given = [g if g is None or t is None else g.to(t) for g, t in zip(found, dtypes, strict=True)]
+        return (*given, None, None)
+
+
+def _cast(
+    x: Tensor, inward: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Bring everything to the type in which autocast computes, where it is on."""
+    kind = x.device.type
+    dtype = weight.dtype
+    if torch.is_autocast_enabled(kind) and dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+        x = x.to(dtype)
+    return x, inward.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+@dataclass(eq=False)
+class _Backward:
+    """One backward pass; gradients are summed over pieces of the sequence, so that none is held whole."""
+
+    x: Tensor  # (T, B, i)
+    states: Tensor  # (T + 1, B, d)
+    inward: Tensor  # (d, i)
+    weight: Tensor  # (d, d)
+    phi: Nonlinearity
+    from_zero: bool  # the first state is zero, and nobody asks for its gradient
+    wanted: Demand
+    slot: mailbox.Slot | None
+    dx: Tensor | None = None  # (T, B, i)
+    d_inward: Tensor | None = None  # (d, i)
+    d_weight: Tensor | None = None  # (d, d)
+    d_bias: Tensor | None = None  # (d,)
+
+    def allocate(self, needs_x: bool, needs_inward: bool, needs_bias: bool) -> None:
+        """Make room for the gradients that are wanted."""
+        wide = torch.promote_types(self.x.dtype, torch.float32)  # sums over time
+        self.dx = torch.empty_like(self.x) if needs_x else None
+        self.d_inward = torch.zeros_like(self.inward, dtype=wide) if needs_inward else None
+        self.d_bias = self.inward.new_zeros(self.inward.shape[0], dtype=wide) if needs_bias else None
+        self.d_weight = torch.zeros_like(self.weight, dtype=wide) if self.wanted == "gradient" else None
+
+    def through_time(self, outer: Tensor | None, last: Tensor | None, needs_h0: bool) -> Tensor | None:
+        """Go back from the last step to the first, and return the gradient of the first state.
+
+        Parameters
+        ----------
+        outer : Tensor or None
+            ``(T, B, d)``, the gradient of all states
+        last : Tensor or None
+            ``(B, d)``, another one of the last state
+        needs_h0 : bool
+        """
+        steps, batch, d = self.states.shape[0] - 1, *self.states.shape[1:]
+        few = None if self.slot is None else self.slot.columns()
+        piece = max(1, min(steps, _ROWS // max(1, batch)))
+        deltas = self.states.new_empty((piece, batch, d))
+        # dx is kept only where all of its columns are read.
+        keeps = self.slot is not None and self.slot.turns == "columns" and few is None
+        inputs = torch.empty_like(deltas) if keeps else None
+        outers = None if outer is None else outer.unbind(0)
+        dh = self.states.new_zeros((batch, d)) if last is None else last.to(self.states.dtype, copy=True)
+        if outers is not None:
+            dh += outers[-1]
+        for stop in range(steps, 0, -piece):
+            start = max(0, stop - piece)
+            delta = deltas[: stop - start]
+            self.phi.slope(self.states[start + 1 : stop + 1], delta)
+            for t in range(stop - 1, start - 1, -1):
+                now = delta[t - start].mul_(dh)
+                if t == 0 and self.from_zero and not needs_h0:
+                    break
+                before = None if outers is None or t == 0 else outers[t - 1]
+                self._step_back(now, before, dh, None if inputs is None else inputs[t - start])
+            self._sum_up(start, stop, delta, inputs)
+            self._post(start, stop, delta, inputs, few)
+        return dh if needs_h0 else None
+
+    def _step_back(self, delta: Tensor, outer: Tensor | None, dh: Tensor, kept: Tensor | None) -> None:
+        """Take the gradient of a state to the state before, ``dh``, all ``(B, d)``."""
+        if kept is not None:
+            torch.mm(delta, self.weight, out=kept)
+            if outer is None:
+                dh.copy_(kept)
+            else:
+                torch.add(kept, outer, out=dh)
+        elif outer is None:
+            torch.mm(delta, self.weight, out=dh)
+        else:
+            torch.addmm(outer, delta, self.weight, out=dh)
+
+    def _sum_up(self, start: int, stop: int, delta: Tensor, inputs: Tensor | None) -> None:
+        """Add what a piece of the sequence contributes to the gradients."""
+        flat = delta.view(-1, delta.shape[-1])
+        if self.d_inward is not None:
+            x = self.x[start:stop].reshape(flat.shape[0], -1)
+            _add_product(self.d_inward, flat, x)
+        if self.dx is not None:
+            torch.matmul(delta, self.inward, out=self.dx[start:stop])
+        if self.d_bias is not None:
+            self.d_bias += self.phi.bias_gradient(self.states[start + 1 : stop + 1], delta)
+        if self.d_weight is not None:
+            _add_product(self.d_weight, flat, self.states[start:stop].view(flat.shape))
+
+    def _post(self, start: int, stop: int, delta: Tensor, inputs: Tensor | None, few: Tensor | None) -> None:
+        """Leave the factors of a piece in the mailbox."""
+        first = max(start, int(self.from_zero))  # a zero state adds nothing
+        if self.slot is None or first >= stop:
+            return
+        d = delta.shape[-1]
+        h, delta = self.states[first:stop].view(-1, d), delta[first - start :].reshape(-1, d)
+        if self.slot.turns == "rows":
+            if few is None:
+                self.slot.post(delta, h @ self.weight.mT)
+            else:
+                y = h @ self.weight.index_select(0, few).mT
+                self.slot.post(delta.index_select(1, few), y, few=True)
+        elif few is None:
+            assert inputs is not None
+            self.slot.post(inputs[first - start : stop - start].view(-1, d), h)
+        else:
+            dx = delta @ self.weight.index_select(1, few)
+            self.slot.post(dx, h.index_select(1, few), few=True)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add aᵀb to ``total`` in place; a is (rows, m), b is (rows, n)."""
+    if total.dtype == a.dtype:
+        total.addmm_(a.mT, b)
+    else:
+        total += a.mT @ b
