@@ -75,7 +75,12 @@ class PluginOptimizer(Optimizer):
         """Whether a GradScaler must hand over the scale: it cannot reach slopes left by layers."""
         return self._office.serves
 
-    def _opening(self, param: Tensor, plan: Plan, group: dict[str, Any]) -> tuple[Draw, dict[str, Any]]:
+    def _opening(self, number: int, param: Tensor) -> tuple[Draw, dict[str, Any]]:
+        """Take over what was changed since the last step, and open the next one for a parameter."""
+        self._refresh(number, self.param_groups[number])
+        return self._draw(param, self._plans[param], self.param_groups[number])
+
+    def _draw(self, param: Tensor, plan: Plan, group: dict[str, Any]) -> tuple[Draw, dict[str, Any]]:
         """Return the draw of a parameter's coming step, and a copy of its state.
 
         What a rule notes down in the copy counts only once the step is taken.

@@ -21,13 +21,14 @@ __all__ = ["Slot", "assign", "find", "withdraw"]
 class Slot(ABC):
     r"""What a layer sees of the optimizer that owns its weight :math:`M`, ``(n, p)``.
 
-    Attributes
-    ----------
-    turns : {"columns", "rows"}
-        Whether the factors of :math:`M^\top G` are wanted, or those of :math:`G M^\top`.
+    Where moves rotate columns the factors of :math:`M^\top G` are wanted, else those of
+    :math:`G M^\top`.
     """
 
-    turns: Literal["columns", "rows"]
+    @property
+    @abstractmethod
+    def turns(self) -> Literal["columns", "rows"]:
+        """Return whether moves rotate columns of the weight, or rows."""
 
     @abstractmethod
     def columns(self) -> Tensor | None:

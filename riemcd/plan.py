@@ -81,7 +81,24 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
         # Where one coordinate costs what all of them cost, all of them are taken.
         selection = RandomMatching() if basis.pairs else Uniform() if basis.cheap else All()
     _check_together(where, basis, selection, index, group, plugins["stepsize"])
+    if group["skip_weight_grad"]:
+        _check_factors(where, basis, param)
     return Plan(name, where, ordinal, manifold, basis, selection, index)
+
+
+def _check_factors(where: str, basis: Basis, param: Tensor) -> None:
+    """Refuse a parameter whose slopes cannot be read from the input and the output of a linear layer."""
+    if basis.turns is None:
+        raise ValueError(
+            "skip_weight_grad=True reads slopes from the input and the output of a linear layer, which "
+            f"serves rotations of columns or rows (RightGivens, LeftGivens), not {type(basis).__name__} "
+            f"({where}). Put this parameter into a group with skip_weight_grad=False."
+        )
+    if param.dim() != 2:
+        raise ValueError(
+            f"skip_weight_grad=True serves the weight of a linear layer, one matrix ({where}). "
+            "Put this parameter into a group with skip_weight_grad=False."
+        )
 
 
 def _check_together(
@@ -96,12 +113,6 @@ def _check_together(
         selection.check(index)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from None
-    if group["skip_weight_grad"] and basis.turns is None:
-        raise ValueError(
-            "skip_weight_grad=True reads slopes from the input and the output of a linear layer, which "
-            f"serves rotations of columns or rows (RightGivens, LeftGivens), not {type(basis).__name__} "
-            f"({where}). Put this parameter into a group with skip_weight_grad=False."
-        )
     rule = make_rule(group, stepsize)
     if rule.stateful and not basis.consistent:
         raise ValueError(

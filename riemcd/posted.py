@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .plan import Plan, gradient
 __all__ = ["PostOffice", "Posted", "all_finite"]
 
 #: Returns the draw of a parameter's coming step, and a copy of its state.
-Opening = Callable[[Plan], tuple[Draw, dict[str, Any]]]
+Opening = Callable[[], tuple[Draw, dict[str, Any]]]
 
 
 @dataclass(eq=False)
@@ -50,15 +50,21 @@ class Posted(mailbox.Slot):
     ----------
     plan : Plan
     opening : callable
-        ``opening(plan)`` returns the draw of the coming step and a copy of the parameter's state.
+        Returns the draw of the coming step and a copy of the parameter's state, after `plan` has taken
+        over what was changed since the last step.
     """
 
     def __init__(self, plan: Plan, opening: Opening) -> None:
-        assert plan.basis is not None and plan.basis.turns is not None
         self.plan = plan
-        self.turns = plan.basis.turns
         self._opening = opening
         self._pending: _Pending | None = None
+
+    @property
+    def turns(self) -> Literal["columns", "rows"]:
+        """Return whether moves rotate columns of the weight, or rows."""
+        self._open()
+        assert self.plan.basis is not None and self.plan.basis.turns is not None
+        return self.plan.basis.turns
 
     @property
     def empty(self) -> bool:
@@ -122,12 +128,12 @@ class Posted(mailbox.Slot):
         product = unscaled(pending.product * sign, by)
         if isinstance(extra, Wedge):
             product = product + extra.u.to(product.dtype).mT @ extra.v.to(product.dtype)
-        draw, state = self._opening(plan)[0], dict(pending.state)
+        draw, state = self._opening()[0], dict(pending.state)
         return read(Accumulated(product), basis, plan.selection, plan.index, draw, state)
 
     def _open(self) -> _Pending:
         if self._pending is None:
-            draw, state = self._opening(self.plan)
+            draw, state = self._opening()
             pending = _Pending(state)
             if not self.plan.selection.looks_at_slopes:
                 nothing = Partials(self._refuse, self.plan.index.count)
@@ -159,13 +165,11 @@ class PostOffice:
     Parameters
     ----------
     opening : bound method
-        ``opening(param, plan, group)`` returns the draw of the coming step and a copy of the state; held
-        weakly, so that slots do not keep an optimizer alive.
+        ``opening(number, param)`` takes over what was changed in the group, and returns the draw of the
+        coming step and a copy of the state; held weakly, so that slots do not keep an optimizer alive.
     """
 
-    def __init__(
-        self, opening: Callable[[Tensor, Plan, dict[str, Any]], tuple[Draw, dict[str, Any]]]
-    ) -> None:
+    def __init__(self, opening: Callable[[int, Tensor], tuple[Draw, dict[str, Any]]]) -> None:
         self._opening = weakref.WeakMethod(opening)
         self._slots: dict[Tensor, Posted] = {}
         self._asked: dict[int, bool] = {}
@@ -203,8 +207,8 @@ class PostOffice:
             if not skips or plan.basis is None or plan.basis.turns is None:
                 mailbox.withdraw(param)
                 continue
-            if slot is None or slot.plan.basis != plan.basis:
-                slot = Posted(plan, partial(_open, self._opening, param, group))
+            if slot is None:
+                slot = Posted(plan, partial(_open, self._opening, number, param))
                 mailbox.assign(param, slot)
             slot.plan = plan
             self._slots[param] = slot
@@ -215,13 +219,11 @@ class PostOffice:
             slot.clear()
 
 
-def _open(
-    opening: weakref.WeakMethod[Any], param: Tensor, group: dict[str, Any], plan: Plan
-) -> tuple[Draw, dict[str, Any]]:
+def _open(opening: weakref.WeakMethod[Any], number: int, param: Tensor) -> tuple[Draw, dict[str, Any]]:
     method = opening()
     if method is None:
-        raise RuntimeError(f"the optimizer of this weight is gone ({plan.where}); make one before backward.")
-    opened: tuple[Draw, dict[str, Any]] = method(param, plan, group)
+        raise RuntimeError("the optimizer of this weight is gone; make one before backward.")
+    opened: tuple[Draw, dict[str, Any]] = method(number, param)
     return opened
 
 
