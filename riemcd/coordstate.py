@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from .index import Coordinates, linear
 
 __all__ = ["CoordinateState", "Rows"]
 
@@ -23,8 +26,8 @@ class CoordinateState:
     ----------
     entries : dict
         The parameter's flat state, as the optimizer keeps and saves it.
-    coords : Tensor
-        Linear coordinates, ``(k,)`` shared by the batch or ``(*batch, k)``.
+    coords : Tensor or PairSet
+        Coordinates, ``(k,)`` shared by the batch or ``(*batch, k)``.
     batch : torch.Size
         Leading dimensions of the parameter.
     count : int
@@ -41,7 +44,7 @@ class CoordinateState:
     def __init__(
         self,
         entries: dict[str, Any],
-        coords: Tensor,
+        coords: Coordinates,
         batch: torch.Size,
         count: int,
         like: Tensor,
@@ -49,12 +52,17 @@ class CoordinateState:
         rows: Rows | None = None,
     ) -> None:
         self.entries = entries
-        self.coords = coords
+        self._chosen = coords
         self.active = active
         self.rows = rows
         self.clipped: Tensor | None = None  # how many amounts a rule has cut short, where one does
         self._shape = (*batch, count)
         self._like = like
+
+    @cached_property
+    def coords(self) -> Tensor:
+        """The numbers of the coordinates; not computed for rules that remember nothing."""
+        return linear(self._chosen)
 
     def buffer(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return the whole buffer ``name``, ``(*batch, count)``; zeros when it is new."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from .bases import Basis
 from .coordstate import CoordinateState, Rows
 from .covector import Covector
 from .draw import Draw
-from .index import Coordinates, Index, linear
+from .index import Coordinates, Index
 from .partials import Partials
 from .selections import Selection
 from .stepsizes import StepSize
 
-__all__ = ["Moved", "Reading", "coordinate_step_", "move_", "raise_if_not_finite", "read"]
+__all__ = ["Moved", "Reading", "coordinate_step_", "descend_", "move_", "raise_if_not_finite", "read"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,13 @@ def read(
     steps is about the whole table and not used.
     """
     kept = state if rows is None else None
-    partials = Partials(lambda coords: basis.partials(covector, coords, kept), index.count)
+    partials = Partials(
+        lambda coords: basis.partials(covector, coords, kept),
+        index.count,
+        lambda: basis.steepest(covector, kept),
+    )
     coords, weights = selection.select(index, partials, draw, state)
+    coords = index.resolve(coords)
     slopes = partials.at(coords)
     return Reading(index, coords, slopes if weights is None else slopes * weights, state, active, rows)
 
@@ -86,7 +92,7 @@ def move_(
         slopes = torch.where(finite, slopes, 0)
         keep = finite if keep is None else keep & finite
     batch, state, rows = point.shape[: point.dim() - basis.point_dims], reading.state, reading.rows
-    memory = CoordinateState(state, linear(reading.coords), batch, reading.index.count, slopes, keep, rows)
+    memory = CoordinateState(state, reading.coords, batch, reading.index.count, slopes, keep, rows)
     amounts = stepsize.amounts(slopes, reading.coords, lr=lr, basis=basis, state=memory)
     if keep is not None:
         amounts = torch.where(keep, amounts, 0)
@@ -97,6 +103,37 @@ def move_(
         basis.move_(points, reading.coords, amounts)
         point.index_put_(rows, points)
     return Moved(reading.coords, amounts, skipped, memory.clipped, rows)
+
+
+def descend_(
+    point: Tensor,
+    grad: Tensor,
+    basis: Basis,
+    selection: Selection,
+    index: Index,
+    draw: Draw,
+    state: dict[str, Any],
+    stepsize: StepSize,
+    rate: float,
+    skip_nonfinite: bool = False,
+) -> Moved:
+    """Choose, read and move in one pass over the memory, where nobody has to see the slopes in between.
+
+    The rule must not look at slopes, and the step size be ``proportional``: amounts are ``rate`` times
+    the slopes.
+    """
+    partials = Partials(
+        lambda coords: basis.partials(basis.covector(point, grad), coords, state), index.count
+    )
+    coords, weights = selection.select(index, partials, draw, state)
+    coords = index.resolve(coords)
+    if weights is None:
+        done = basis.descend_(point, grad, coords, rate, skip_nonfinite)
+        if done is not None:
+            return Moved(coords, *done)
+    slopes = partials.at(coords)
+    reading = Reading(index, coords, slopes if weights is None else slopes * weights, state)
+    return move_(point, reading, basis, stepsize, -rate, skip_nonfinite)
 
 
 def raise_if_not_finite(readings: Sequence[tuple[str, Reading]]) -> None:
@@ -112,14 +149,14 @@ def raise_if_not_finite(readings: Sequence[tuple[str, Reading]]) -> None:
     device = readings[0][1].slopes.device
     # A sum is finite only if its terms are; that finite terms overflow is sorted out below.
     total = sum((r.slopes.sum().to(device) for _, r in readings[1:]), readings[0][1].slopes.sum())
-    if torch.isfinite(total):
+    if isfinite(float(total)):
         return
     for where, reading in readings:
         bad = int((~torch.isfinite(reading.slopes)).sum())
         if bad:
             raise ValueError(
-                f"{bad} of {reading.slopes.numel()} slopes are NaN or infinite ({where}); nothing was changed. "
-                "Use nonfinite='skip' to leave such coordinates alone."
+                f"{bad} of {reading.slopes.numel()} slopes are NaN or infinite ({where}); nothing was "
+                "changed. Use nonfinite='skip' to leave such coordinates alone."
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isqrt
 from typing import TypeAlias
 
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 from .components import Block, blocks_of_cliques, blocks_of_pairs
 
 __all__ = ["Coordinates", "Index", "PairSet", "linear", "linear_to_pair", "pair_to_linear"]
+
+
+_FEW = 16
 
 
 def pair_to_linear(lo: Tensor, hi: Tensor, nodes: int) -> Tensor:
@@ -31,6 +35,14 @@ def pair_to_linear(lo: Tensor, hi: Tensor, nodes: int) -> Tensor:
 def linear_to_pair(i: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     """Return the pairs with the numbers ``i``: the inverse of `pair_to_linear`."""
     b = 2 * nodes - 1
+    if i.is_cpu and i.numel() <= _FEW:  # twenty calls cost more than the arithmetic
+        los, his = [], []
+        for number in i.flatten().tolist():
+            inside = b * b - 8 * number
+            first = (b - 1 - isqrt(max(inside - 1, 0))) // 2  # the square root, rounded up
+            los.append(first)
+            his.append(number - first * (b - first) // 2 + first + 1)
+        return i.new_tensor(los).view(i.shape), i.new_tensor(his).view(i.shape)
     root = torch.sqrt((b * b - 8 * i).double())
     lo = ((b - root) / 2).long().clamp_(0, max(nodes - 2, 0))
     # The square root may round across an integer: put it right in integers.
@@ -68,7 +80,9 @@ class PairSet:
         if isinstance(coords, PairSet):
             return coords
         lo, hi = linear_to_pair(coords, nodes)
-        return cls(lo, hi, nodes, disjoint=coords.dim() == 1 and coords.shape[0] == 1)
+        pairs = cls(lo, hi, nodes, disjoint=coords.shape[-1] == 1)
+        pairs.__dict__["linear"] = coords  # known already
+        return pairs
 
     @cached_property
     def linear(self) -> Tensor:
@@ -137,6 +151,12 @@ class Index:
     def pairs(self) -> int:
         """Number of pairs in one layer."""
         return self.nodes * (self.nodes - 1) // 2
+
+    def resolve(self, coords: Coordinates) -> Coordinates:
+        """Return coordinates as pairs where all of them are, so that this is found out only once."""
+        if self.nodes and not self.singles and self.layers == 1:
+            return PairSet.of(coords, self.nodes)
+        return coords
 
     def matching(self, a: Tensor, b: Tensor, singles: Tensor | None = None) -> Coordinates:
         """Return the coordinates of the disjoint pairs ``(a, b)``, and every single one.

@@ -59,4 +59,4 @@ class StepRecord:
 
 
 def _total(counts: list[Tensor | None]) -> int:
-    return int(sum(int(torch.as_tensor(count)) for count in counts if count is not None))
+    return int(sum(int(torch.as_tensor(count).sum()) for count in counts if count is not None))

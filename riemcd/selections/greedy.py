@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
 from torch import Tensor
 
 from ..draw import Draw
@@ -64,25 +63,8 @@ class GaussSouthwell(Selection):
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
     ) -> tuple[Coordinates, Tensor | None]:
         """Read every slope and keep the largest."""
-        return largest(partials.all().abs(), self.size(index)), None
+        return partials.largest(self.size(index)), None
 
     def check(self, index: Index) -> None:
         """There must be ``k`` coordinates."""
         check_size(self, self.k or 1, index)
-
-
-def largest(magnitude: Tensor, k: int) -> Tensor:
-    """Return where the ``k`` largest entries along the last dimension are, the lowest index first.
-
-    NaN counts as largest, so that it is seen by whoever looks at the chosen slopes.
-    """
-    if k == 1:
-        return magnitude.argmax(-1, keepdim=True)
-    if k == 0:
-        return magnitude.new_zeros((*magnitude.shape[:-1], 0), dtype=torch.int64)
-    magnitude = magnitude.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    threshold = magnitude.topk(k, -1).values[..., -1:]
-    above, tied = magnitude > threshold, magnitude == threshold
-    room = k - above.sum(-1, keepdim=True)
-    chosen = above | (tied & (tied.cumsum(-1) <= room))
-    return chosen.nonzero()[:, -1].view(*magnitude.shape[:-1], k)
