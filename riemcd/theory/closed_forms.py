@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..bases import LeftGivens, RightGivens
+from ..problems import JointDiagonalization, LinearTrace, QuadraticTrace
 from .variables import Variable
 
 __all__ = [
@@ -218,3 +219,38 @@ def _(f: JointQuadratic, start: Sequence[Variable]) -> Certificate | None:
     return Certificate(
         f.bound(rows, columns, scale), "Lipschitz gradient and bounded partial gradient on a ball"
     )
+
+
+def _rotated(start: Sequence[Variable]) -> tuple[float, bool] | None:
+    """Return the scale of a single rotated matrix, and whether rows of a tall one are; None otherwise."""
+    scale = angle_scale(start[0]) if len(start) == 1 else None
+    if scale is None:
+        return None
+    rows, columns = start[0].value.shape[-2:]
+    return scale, columns < rows and isinstance(start[0].basis, LeftGivens)
+
+
+@upper_bound.register
+def _(f: LinearTrace, start: Sequence[Variable]) -> Certificate | None:
+    found = _rotated(start)
+    if found is None:
+        return None
+    return Certificate(linear_trace_bound(f.M, found[0]), "the two largest singular values of M")
+
+
+@upper_bound.register
+def _(f: QuadraticTrace, start: Sequence[Variable]) -> Certificate | None:
+    found = _rotated(start)
+    if found is None:
+        return None
+    weights = f.A.new_ones(start[0].value.shape[-1]) if f.weights is None else f.weights
+    bound = quadratic_trace_bound(f.A, weights, found[0], tall=found[1])
+    return Certificate(bound, "the spreads of A and of the weights")
+
+
+@upper_bound.register
+def _(f: JointDiagonalization, start: Sequence[Variable]) -> Certificate | None:
+    found = _rotated(start)
+    if found is None:
+        return None
+    return Certificate(joint_diagonalization_bound(f.matrices, found[0]), "the spreads of all matrices")

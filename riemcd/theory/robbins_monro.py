@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler
 
+from ..stepsizes import RobbinsMonroLR, TheoremLR
+
 __all__ = ["PowerLaw", "Verdict", "is_robbins_monro"]
 
 _DOUBLINGS = 40  # callables are looked at up to step 2^40
@@ -116,7 +118,7 @@ def _summable(what: str) -> Verdict:
 def is_robbins_monro(schedule: Any) -> Verdict:
     r"""Say whether :math:`\sum \alpha_k = \infty` and :math:`\sum \alpha_k^2 < \infty`.
 
-    Decided exactly: `PowerLaw`, ``RobbinsMonroLR``, a number (a constant step), and the schedulers of torch
+    Decided exactly: `PowerLaw`, `RobbinsMonroLR`, a number (a constant step), and the schedulers of torch
     whose tail is a formula (constant, step-wise, exponential, polynomial, linear, cosine, cyclic). Any other
     callable ``k -> alpha_k``, such as that of a ``LambdaLR``, is sampled at the powers of two, and a finite
     sequence is fitted by a power law: such an answer is undecided, ``bool()`` of it raises, and ``suggests``
@@ -149,6 +151,12 @@ def is_robbins_monro(schedule: Any) -> Verdict:
 @is_robbins_monro.register
 def _(schedule: PowerLaw) -> Verdict:
     return power_law(schedule.power, "PowerLaw")
+
+
+@is_robbins_monro.register(RobbinsMonroLR)
+@is_robbins_monro.register(TheoremLR)
+def _(schedule: RobbinsMonroLR | TheoremLR) -> Verdict:
+    return power_law(schedule.power, type(schedule).__name__)
 
 
 @is_robbins_monro.register(int)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..bases import Basis
+from ..problems import Problem
 from ..selections import Selection
 from .closed_forms import JointQuadratic, upper_bound
 from .search import Search, Witness
@@ -70,7 +71,7 @@ def constant(L: float | Smoothness) -> float:
 
 
 def smoothness(
-    f: Loss,
+    f: Loss | Problem,
     point: Tensor | Sequence[Tensor],
     *,
     basis: Basis | Sequence[Basis | None] | None = None,
@@ -91,8 +92,8 @@ def smoothness(
 
     Parameters
     ----------
-    f : callable
-        The loss, called with the tensors of ``point``.
+    f : callable or Problem
+        The loss, called with the tensors of ``point``; or one of :mod:`riemcd.problems`.
     point : Tensor or sequence of Tensor
         Manifold tensors of geoopt move on their manifold, others freely.
     basis : Basis or sequence, optional
@@ -129,7 +130,8 @@ def smoothness(
     start = variables(point, basis)
     if inside is None and isinstance(f, JointQuadratic):
         inside = f.inside
-    search = Search(f, start, selection, lengths, inside, seed)
+    loss = f.value if isinstance(f, Problem) else f
+    search = Search(loss, start, selection, lengths, inside, seed)
     best = search.sample(samples, spread)
     best = search.refine(best, refine)
     certified = upper_bound(f, start)
