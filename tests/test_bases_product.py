@@ -267,3 +267,26 @@ def test_what_has_no_single_scale_gets_a_sentence():
         bases.basis_for(geoopt.Scaled(geoopt.Sphere(), torch.tensor([1.0, 2.0])))
     with pytest.raises(TypeError, match="got an object of type Sphere"):
         bases.ScaledBasis(bases.SphereBasis(), geoopt.Sphere())
+
+
+def test_a_basis_for_another_manifold_is_refused_before_anything_moves():
+    """Whatever is wrapped is asked about the manifold that it is wrapped around."""
+    sphere, part = (
+        geoopt.Sphere(),
+        geoopt.Sphere(complement=torch.tensor([[1.0], [0.0], [0.0]], dtype=DOUBLE)),
+    )
+    product = geoopt.ProductManifold((part, 3), (sphere, 3))
+    scaled = geoopt.Scaled(part, 2.0)
+    inside = torch.tensor([0.0, 1.0, 0.0], dtype=DOUBLE)
+    two = (bases.SphereBasis(), bases.SphereBasis())
+    for point, manifold, basis, sentence in [
+        (inside.repeat(2), product, bases.ProductBasis(two, ((3,), (3,))), "leave the subspace"),
+        (inside.repeat(2), product, bases.ProductBasis(two, ((2,), (4,))), "are not those of"),
+        (inside, scaled, bases.ScaledBasis(bases.SphereBasis(), scaled), "leave the subspace"),
+        (inside, sphere, bases.ScaledBasis(bases.SphereBasis(), scaled), "is for geoopt.Scaled"),
+        (inside, sphere, bases.GenericBasis(geoopt.Lorentz()), "was made for Lorentz"),
+        (torch.eye(3), geoopt.SymmetricPositiveDefinite(), bases.TallStiefelBasis(), "orthonormal columns"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            SRCD([geoopt.ManifoldParameter(point, manifold=manifold)], basis=basis)
+    SRCD([geoopt.ManifoldParameter(inside.repeat(2), manifold=product)])

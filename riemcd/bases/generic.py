@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import geoopt
 import torch
@@ -104,6 +104,11 @@ class GenericBasis(Basis):
     def count(self, shape: Sequence[int]) -> int:
         """Return the number of real entries of a point."""
         return math.prod(self._split(shape)[1]) * (2 if self.complex_points else 1)
+
+    def check(self, manifold: Any) -> None:
+        """The projection and the retraction must be those of the parameter's manifold."""
+        if type(manifold) is not type(self.manifold):
+            raise ValueError(f"GenericBasis was made for {self.manifold}, got {manifold}.")
 
     def covector(self, point: Tensor, grad: Tensor) -> Ambient:
         """Return the point and the gradient as they are."""

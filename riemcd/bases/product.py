@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -130,6 +131,13 @@ class ProductBasis(Basis):
             raise ValueError(f"the factors of a product have {entries} entries, got shape {tuple(shape)}.")
         return self
 
+    def check(self, manifold: Any) -> None:
+        """Each factor must be one of the manifold's, in this order."""
+        if [math.prod(s) for s in self.shapes] != [math.prod(s) for s in getattr(manifold, "shapes", ())]:
+            raise ValueError(f"factors of shapes {self.shapes} are not those of {manifold}.")
+        for basis, factor in zip(self.factors, manifold.manifolds, strict=True):
+            basis.check(factor)
+
     def covector(self, point: Tensor, grad: Tensor) -> Ambient:
         """Return the point and the gradient; each factor makes its own of its part when it is asked."""
         return Ambient(point, grad)
@@ -141,7 +149,7 @@ class ProductBasis(Basis):
 
         def slopes(part: _Part, at: Tensor | None) -> Tensor:
             own = part.basis.covector(part.view(covector.point), part.view(covector.grad))
-            with _Kept(state, part.key) as kept:
+            with _kept(state, part.key) as kept:
                 return part.basis.partials(own, at, kept)
 
         if coords is None:
@@ -189,7 +197,7 @@ class ProductBasis(Basis):
             # All of them: in their own order they are a structure that nobody has to search for.
             amounts = amounts[..., at.argsort()]
             chosen = part.basis.index(part.shape).everything(at.device)
-        with _Kept(state, part.key) as kept:
+        with _kept(state, part.key) as kept:
             part.basis.move_(part.view(point), chosen, amounts, kept)
 
     def _chosen(self, index: Tensor) -> list[tuple[_Part, Tensor]]:
@@ -205,8 +213,8 @@ class ProductBasis(Basis):
 
     def note(self, manifold: Any, shape: Sequence[int]) -> str:
         """Say what the factors have to say."""
-        own = getattr(manifold, "manifolds", [None] * len(self.factors))
-        notes = [basis.note(m, s) for basis, m, s in zip(self.factors, own, self.shapes, strict=True)]
+        own = zip(self.factors, manifold.manifolds, self.shapes, strict=True)
+        notes = [basis.note(factor, shape) for basis, factor, shape in own]
         return "; ".join(f"factor {number}: {note}" for number, note in enumerate(notes) if note)
 
     @classmethod
@@ -227,22 +235,15 @@ def _inside(index: Tensor, part: _Part) -> Tensor:
     return (index >= part.first) & (index < part.first + part.count)
 
 
-class _Kept:
-    """The state of one part, as a flat dictionary of its own that is written back in the end."""
-
-    def __init__(self, state: State | None, key: str) -> None:
-        self._state, self._key = state, key
-        self._own: State | None = None
-
-    def __enter__(self) -> State | None:
-        if self._state is not None:
-            at = len(self._key)
-            self._own = {name[at:]: v for name, v in self._state.items() if name.startswith(self._key)}
-        return self._own
-
-    def __exit__(self, *error: object) -> None:
-        if self._state is not None and self._own is not None:
-            self._state.update({self._key + name: value for name, value in self._own.items()})
+@contextmanager
+def _kept(state: State | None, key: str) -> Iterator[State | None]:
+    """Give the state of one part as a flat dictionary of its own, and write it back in the end."""
+    if state is None:
+        yield None
+        return
+    own = {name.removeprefix(key): value for name, value in state.items() if name.startswith(key)}
+    yield own
+    state.update({key + name: value for name, value in own.items()})
 
 
 @basis_for.register(geoopt.ProductManifold)

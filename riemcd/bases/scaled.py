@@ -95,6 +95,12 @@ class ScaledBasis(Basis):
         """Return the basis with the flags for this shape."""
         return ScaledBasis(self.inner.for_shape(shape), self.manifold)
 
+    def check(self, manifold: Any) -> None:
+        """The base must be one that the inner basis serves."""
+        if not isinstance(manifold, geoopt.Scaled):
+            raise ValueError(f"ScaledBasis is for geoopt.Scaled, got {manifold}: use {self.inner!r} itself.")
+        self.inner.check(manifold.base)
+
     def covector(self, point: Tensor, grad: Tensor) -> Covector:
         """Return the covector of the base."""
         return self.inner.covector(point, grad)
@@ -115,7 +121,7 @@ class ScaledBasis(Basis):
 
     def note(self, manifold: Any, shape: Sequence[int]) -> str:
         """Say what the base has to say."""
-        return self.inner.note(getattr(manifold, "base", manifold), shape)
+        return self.inner.note(manifold.base, shape)
 
     @classmethod
     def examples(cls) -> Sequence[Example]:

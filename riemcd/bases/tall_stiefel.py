@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import geoopt
 import torch
@@ -86,6 +86,17 @@ class TallStiefelBasis(Basis):
         """Return np + p(p-1)/2."""
         n, p = shape[-2:]
         return n * p + p * (p - 1) // 2
+
+    def check(self, manifold: Any) -> None:
+        """Columns must be orthonormal."""
+        if not isinstance(manifold, geoopt.Stiefel):
+            raise ValueError(f"TallStiefelBasis moves orthonormal columns, got {manifold}.")
+
+    def note(self, manifold: Any, shape: Sequence[int]) -> str:
+        """Say which gradient is descended where it is not that of the manifold."""
+        if self.canonical == isinstance(manifold, geoopt.CanonicalStiefel):
+            return ""
+        return f"descends the {'canonical' if self.canonical else 'Frobenius'} gradient"
 
     def covector(self, point: Tensor, grad: Tensor) -> Ambient:
         """Return the point and the gradient as they are."""
