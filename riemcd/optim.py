@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .descent import Reading, move_, raise_if_not_finite, read
+from .amp import NOT_SCALED, scaling, unscaled
+from .descent import Moved, Reading, descend_, move_, raise_if_not_finite, read
 from .draw import Draw
 from .groups import PluginOptimizer
-from .plan import gradient, make_rule, project_
+from .plan import Plan, gradient, make_rule, project_
+from .posted import all_finite
 from .record import StepRecord
-from .stepsizes import Constant, plain_step_
+from .stepsizes import Constant, StepSize, plain_step_
 
 __all__ = ["SRCD"]
 
@@ -85,8 +87,6 @@ class SRCD(PluginOptimizer):
         skip_weight_grad: bool = False,
         process_group: Any = None,
     ) -> None:
-        if skip_weight_grad:
-            raise ValueError("skip_weight_grad=True needs the layers of riemcd.nn, which are not there yet.")
         if process_group is not None:
             raise ValueError("process_group= is not supported yet: under DDP leave it None.")
         defaults: dict[str, Any] = {
@@ -106,6 +106,7 @@ class SRCD(PluginOptimizer):
             "strict": strict,
             "skip_weight_grad": skip_weight_grad,
         }
+        self._scaling = NOT_SCALED
         #: What the last step did; see `riemcd.record.StepRecord`.
         self.last_step = StepRecord()
         super().__init__(params, defaults)
@@ -123,34 +124,52 @@ class SRCD(PluginOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        readings: list[list[tuple[Tensor, Reading]]] = []
+        with scaling(self) as self._scaling:
+            if not self._scaling.overflow:
+                self._take_step()
+        self._office.clear()
+        return loss
+
+    def _take_step(self) -> None:
+        readings: list[list[tuple[Tensor, Reading | None]]] = []
         for number, group in enumerate(self.param_groups):
             self._refresh(number, group)
             readings.append(self._read_group(number, group))
+        if self._scaling.blind and not all_finite(readings):
+            return
         raise_if_not_finite(
             [
                 (self._plans[param].where, reading)
                 for group, found in zip(self.param_groups, readings, strict=True)
                 if group["nonfinite"] == "raise"
                 for param, reading in found
+                if reading is not None
             ]
         )
         self.last_step = StepRecord()
         for number, group in enumerate(self.param_groups):
             self._move_group(number, group, readings[number])
             self._move_plain(number, group)
-        return loss
 
-    def _read_group(self, number: int, group: dict[str, Any]) -> list[tuple[Tensor, Reading]]:
-        stateful = make_rule(group, self._plugins[number]["stepsize"]).stateful
-        readings = []
+    def _read_group(self, number: int, group: dict[str, Any]) -> list[tuple[Tensor, Reading | None]]:
+        """Read the slopes of a group; None stands where they are read while moving."""
+        rule = make_rule(group, self._plugins[number]["stepsize"])
+        readings: list[tuple[Tensor, Reading | None]] = []
         for param in group["params"]:
             plan = self._plans[param]
-            if param.grad is None or plan.basis is None:
+            if plan.basis is None:
                 continue
-            grad = gradient(plan, param, group, stateful)
-            state = dict(self.state.get(param, {}))  # what a rule notes down counts only once the step is taken
-            draw = Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device)
+            slot = self._office.slot(param)
+            if slot is not None:
+                readings.append((param, slot.reading(param, group, self._scaling)))
+                continue
+            if param.grad is None:
+                continue
+            if rule.proportional and self._scaling.scale is None and _in_one_pass(plan, param.grad, group):
+                readings.append((param, None))
+                continue
+            grad = gradient(plan, param, group, rule.stateful, self._scaling)
+            draw, state = self._draw(param, plan, group)
             readings.append(
                 (
                     param,
@@ -168,19 +187,41 @@ class SRCD(PluginOptimizer):
             )
         return readings
 
-    def _move_group(self, number: int, group: dict[str, Any], readings: list[tuple[Tensor, Reading]]) -> None:
+    def _move_group(
+        self, number: int, group: dict[str, Any], readings: list[tuple[Tensor, Reading | None]]
+    ) -> None:
         rule = make_rule(group, self._plugins[number]["stepsize"])
         lr = group["lr"]
         skip = group["nonfinite"] == "skip"
         for param, reading in readings:
             plan = self._plans[param]
             assert plan.basis is not None
-            rate = lr.reshape(()).to(reading.slopes.device) if isinstance(lr, Tensor) else lr
-            moved = move_(param, reading, plan.basis, rule, rate, skip)
-            self.state[param].update(reading.state)
+            if reading is None:
+                moved = self._descend(param, plan, rule, group)
+            else:
+                rate = lr.reshape(()).to(reading.slopes.device) if isinstance(lr, Tensor) else lr
+                moved = move_(param, reading, plan.basis, rule, rate, skip)
+                self.state[param].update(reading.state)
             self.last_step.add(plan.name, plan.basis, moved)
             if self._count_step(param) % (group["stabilize"] or 1) == 0 and group["stabilize"]:
                 project_(param, plan.manifold)
+
+    def _descend(self, param: Tensor, plan: Plan, rule: StepSize, group: dict[str, Any]) -> Moved:
+        """Read and move one parameter in one pass."""
+        state, lr = self.state[param], float(group["lr"])
+        assert param.grad is not None and plan.basis is not None
+        return descend_(
+            param,
+            param.grad,
+            plan.basis,
+            plan.selection,
+            plan.index,
+            Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device),
+            state,
+            rule,
+            lr if group["maximize"] else -lr,
+            group["nonfinite"] == "skip",
+        )
 
     def _move_plain(self, number: int, group: dict[str, Any]) -> None:
         plain = [p for p in group["params"] if p.grad is not None and self._plans[p].basis is None]
@@ -188,7 +229,7 @@ class SRCD(PluginOptimizer):
             return
         stepsize = self._plugins[number]["stepsize"] or Constant()
         states = [self.state[p] for p in plain]
-        grads = [p.grad for p in plain]
+        grads = [unscaled(p.grad, self._scaling) for p in plain]
         if stepsize.has_torch_twin:
             stepsize.euclidean_(plain, grads, states, group)
         else:
@@ -218,4 +259,18 @@ class SRCD(PluginOptimizer):
             self.stabilize_group(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "last_step": self.last_step}
+        return {**super().__getstate__(), "last_step": self.last_step, "_scaling": NOT_SCALED}
+
+
+def _in_one_pass(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:
+    """Return whether nobody has to see the slopes before the point moves."""
+    assert plan.basis is not None
+    lr = group["lr"]
+    return (
+        group["nonfinite"] != "raise"
+        and plan.basis.one_pass
+        and plan.basis.fixed_norm  # no weight decay is to be added
+        and not plan.selection.looks_at_slopes
+        and grad.layout is torch.strided
+        and not (isinstance(lr, Tensor) and not lr.is_cpu)
+    )
