@@ -7,9 +7,10 @@ with _warnings.catch_warnings():
     _warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", DeprecationWarning)
     import geoopt as _geoopt  # noqa: F401
 
-from . import bases, diagnostics, nn, selections, stepsizes
+from . import bases, diagnostics, nn, problems, selections, stepsizes
 from .constrain import constrain_, unconstrain_
 from .diagnostics import report
+from .minimize import minimize
 from .optim import SRCD
 
 __version__ = "0.1.0"
@@ -18,7 +19,9 @@ __all__ = [
     "bases",
     "constrain_",
     "diagnostics",
+    "minimize",
     "nn",
+    "problems",
     "report",
     "selections",
     "stepsizes",

@@ -55,13 +55,21 @@ class Draw:
             self._generator = torch.Generator().manual_seed(_mix(self.seed, self.step, self.ordinal) >> 32)
         return self._generator
 
+    def _placed(self, x: Tensor) -> Tensor:
+        return x if self.device is None or self.device.type == "cpu" else x.to(self.device)
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return self._generator is not None
+
     def permutation(self, n: int) -> Tensor:
         """Return a random permutation of ``0, ..., n-1``."""
-        return torch.randperm(n, generator=self.generator).to(self.device)
+        return self._placed(torch.randperm(n, generator=self.generator))
 
     def uniform(self, n: int) -> Tensor:
         """Return ``n`` float64 numbers, uniform on [0, 1)."""
-        return torch.rand(n, generator=self.generator, dtype=torch.float64).to(self.device)
+        return self._placed(torch.rand(n, generator=self.generator, dtype=torch.float64))
 
     def sample(self, count: int, k: int) -> Tensor:
         """Return ``k`` different numbers out of ``0, ..., count-1``, every set equally likely.
@@ -70,7 +78,7 @@ class Draw:
         ``k`` numbers and not of ``count``.
         """
         if 3 * k >= count:
-            return torch.randperm(count, generator=self.generator)[:k].to(self.device)
+            return self._placed(torch.randperm(count, generator=self.generator)[:k])
         chosen = torch.randint(count, (k,), generator=self.generator)
         while k > 1:
             values, first = _first_occurrences(chosen)
@@ -78,7 +86,7 @@ class Draw:
                 chosen = chosen[first.sort().values[:k]]
                 break
             chosen = torch.cat([chosen, torch.randint(count, (k,), generator=self.generator)])
-        return chosen.to(self.device)
+        return self._placed(chosen)
 
 
 def _first_occurrences(x: Tensor) -> tuple[Tensor, Tensor]:
