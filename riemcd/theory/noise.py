@@ -199,8 +199,10 @@ def noise_constants(
         if not here:
             found.update(dict.fromkeys(names))
             continue
-        values = _constants(*_means(here, kind, None))
-        draws = np.array([_constants(*_means(here, kind, generator)) for _ in range(resamples)])
+        square = np.array([o.square[kind] for o in here])
+        values = _constants(square, *_means(here, kind))
+        again = zip(*_resampled(here, kind, resamples, generator), strict=True)
+        draws = np.array([_constants(square, inner, second) for inner, second in again])
         low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
         for name, v, a, b in zip(names, values, low, high, strict=True):
             found[name] = Estimate(float(v), float(min(a, v)), float(max(b, v)))
@@ -208,17 +210,22 @@ def noise_constants(
     return NoiseConstants(**found, points=len(seen), batches=fewest, confidence=confidence)
 
 
-def _means(
-    seen: Sequence[Observation], kind: str, generator: np.random.Generator | None
-) -> tuple[Array, Array, Array]:
-    """Return squared gradients, mean inner products and second moments, ``(points,)`` each."""
+def _means(seen: Sequence[Observation], kind: str) -> tuple[Array, Array]:
+    """Return mean inner products and second moments, ``(points,)`` each."""
+    return np.array([o.inner[kind].mean() for o in seen]), np.array([o.norms[kind].mean() for o in seen])
+
+
+def _resampled(
+    seen: Sequence[Observation], kind: str, resamples: int, generator: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return the same for mini-batches drawn again, ``(resamples, points)`` each."""
     inner, norms = [], []
     for o in seen:
         n = len(o.norms[kind])
-        chosen = slice(None) if generator is None else generator.integers(n, size=n)
-        inner.append(o.inner[kind][chosen].mean())
-        norms.append(o.norms[kind][chosen].mean())
-    return np.array([o.square[kind] for o in seen]), np.array(inner), np.array(norms)
+        chosen = generator.integers(n, size=(resamples, n))
+        inner.append(o.inner[kind][chosen].mean(-1))
+        norms.append(o.norms[kind][chosen].mean(-1))
+    return np.stack(inner, -1), np.stack(norms, -1)
 
 
 def _constants(square: Array, inner: Array, second: Array) -> tuple[float, float, float]:

@@ -203,9 +203,7 @@ def _sampled(schedule: Callable[[int], Any]) -> Verdict:
         return Verdict(None, None, "the schedule overflows before step 2^40, so nothing was tested.")
     tail = steps[_DOUBLINGS // 2 :]
     if any(not math.isfinite(a) or a < 0 for a in steps):
-        return Verdict(
-            None, None, "the schedule has negative or non-finite steps among k = 1, 2, 4, ..., 2^40."
-        )
+        return Verdict(None, None, "some of the steps 1, 2, 4, ..., 2^40 are negative or not finite.")
     if tail[-1] == 0:
         return Verdict(
             None, None, f"the steps are 0 at k = 2^{_DOUBLINGS}, as if their sum were finite.", False
@@ -268,6 +266,7 @@ def _(schedule: lr_scheduler.PolynomialLR) -> Verdict:
 
 
 @is_robbins_monro.register(lr_scheduler.CosineAnnealingLR)
+@is_robbins_monro.register(lr_scheduler.CosineAnnealingWarmRestarts)
 @is_robbins_monro.register(lr_scheduler.CyclicLR)
 def _(schedule: Any) -> Verdict:
     return _eventually_constant(f"{type(schedule).__name__} returns to its largest step in every period")
