@@ -21,14 +21,16 @@ from ..covector import Ambient
 from ..index import Coordinates, Index, linear
 from ..kernels.factors import (
     Spread,
-    columns,
+    add_outer_,
     form_all,
     form_at,
+    form_one,
     kept_factor,
     product_of_exponential,
-    put_columns_,
+    put_rows_,
+    rows,
+    symmetric_coordinate,
     symmetric_coordinates,
-    symmetric_outer,
     symmetric_weight,
 )
 from .base import Basis, Example, State
@@ -85,11 +87,14 @@ class SPDBasis(Basis):
         self, covector: Ambient, coords: Coordinates | None = None, state: State | None = None
     ) -> Tensor:
         """Return the slopes; one costs two products of the gradient with a column."""
-        factor, _ = kept_factor(covector.point, state, "SPDBasis")
-        n = factor.shape[-1]
-        index = torch.arange(n * (n + 1) // 2, device=factor.device) if coords is None else linear(coords)
+        upper, _ = kept_factor(covector.point, {} if state is None else state, "SPDBasis")
+        n = upper.shape[-1]
+        if coords is not None and _is_one(upper, linear(coords)):
+            i, j = symmetric_coordinate(int(linear(coords)), n)
+            return form_one(upper, covector.grad, i, j) * (0.5 if i == j else _HALF)
+        index = torch.arange(n * (n + 1) // 2, device=upper.device) if coords is None else linear(coords)
         lo, hi = symmetric_coordinates(index, n)
-        slopes = form_all(factor, covector.grad) if coords is None else form_at(factor, covector.grad, lo, hi)
+        slopes = form_all(upper, covector.grad) if coords is None else form_at(upper, covector.grad, lo, hi)
         return slopes * symmetric_weight(lo, hi).to(slopes.dtype)
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
@@ -98,21 +103,20 @@ class SPDBasis(Basis):
         if index.shape[-1] == 0 or point.numel() == 0:
             return
         state = {} if state is None else state
-        factor, written = kept_factor(point, state, "SPDBasis")
-        lo, hi = symmetric_coordinates(index, n)
+        upper, written = kept_factor(point, state, "SPDBasis", moving=True)
         moves = state.get("moves", 0) + 1
-        if index.shape[-1] == 1:
-            written += _move_one_(factor, lo, hi, amounts.double())
+        if _is_one(upper, index):
+            _move_columns_(upper, written, *symmetric_coordinate(int(index), n), float(amounts))
         else:
-            small = _move_set_(factor, Spread(lo, hi, amounts, n), index.dim() == 1)
-            if small is None:
+            lo, hi = symmetric_coordinates(index, n)
+            if index.shape[-1] == 1:
+                _move_one_(upper, written, lo, hi, amounts.double())
+            elif not _move_set_(upper, written, Spread(lo, hi, amounts, n), index.dim() == 1):
                 moves = n
-            else:
-                written += small
         if moves >= n:
             # Increments leave rounding of the size of the largest matrix so far: now and then start afresh.
             moved = amounts.ne(0).any(-1)[..., None, None]
-            torch.where(moved, factor @ factor.mT, written, out=written)
+            written.copy_(torch.where(moved, upper.mT @ upper, written))
             moves = 0
         state["moves"] = moves
         point.copy_(written)
@@ -124,37 +128,59 @@ class SPDBasis(Basis):
         return [Example(cls(), manifold, (n, n), _exponential) for n in (4, 2, 1)]
 
 
-def _move_one_(factor: Tensor, lo: Tensor, hi: Tensor, t: Tensor) -> Tensor:
-    """Move one coordinate, t (*batch, 1), and return the increment of the matrix."""
+#: 1/√2: the weight of a pair.
+_HALF = math.sqrt(0.5)
+
+
+def _is_one(upper: Tensor, index: Tensor) -> bool:
+    """Return whether this is one coordinate of one matrix on the CPU, where whole numbers cost nothing."""
+    return upper.dim() == 2 and index.shape == (1,) and upper.device.type == "cpu"
+
+
+def _move_columns_(upper: Tensor, written: Tensor, i: int, j: int, t: float) -> None:
+    """Do what `_move_one_` does, for one matrix and in plain numbers."""
+    a = max(min(t if i == j else _HALF * t, 700.0), -700.0)  # where math would raise, a tensor just overflows
+    first, second = upper[i], upper[j]
+    if i == j:
+        add_outer_(written, first[None], torch.tensor([[math.expm1(a)]], dtype=torch.float64))
+        first.mul_(math.exp(a / 2))
+        return
+    weights = torch.tensor([[math.expm1(a) / 2], [math.expm1(-a) / 2]], dtype=torch.float64)
+    add_outer_(written, torch.stack([first + second, first - second]), weights)
+    c = math.sqrt(math.cosh(a))
+    first.mul_(c).add_(second, alpha=math.sinh(a) / c)
+    second.div_(c)
+
+
+def _move_one_(upper: Tensor, written: Tensor, lo: Tensor, hi: Tensor, t: Tensor) -> None:
+    """Move one coordinate, t (*batch, 1), of the factor and of the matrix."""
     t = t.unsqueeze(-1)  # (*batch, 1, 1)
     single = (lo == hi).unsqueeze(-1)
-    a = torch.where(single, t, t * math.sqrt(0.5))
+    a = torch.where(single, t, t * _HALF)
     c = a.cosh().sqrt()
-    first, second = columns(factor, lo), columns(factor, hi)  # (*batch, n, 1)
+    first, second = rows(upper, lo), rows(upper, hi)  # (*batch, 1, n)
     # Where both are the same column, the second line has the last word.
-    put_columns_(factor, hi, second / c)
-    put_columns_(factor, lo, torch.where(single, first * (a / 2).exp(), c * first + (a.sinh() / c) * second))
+    put_rows_(upper, hi, second / c)
+    put_rows_(upper, lo, torch.where(single, first * (a / 2).exp(), c * first + (a.sinh() / c) * second))
     # exp(aσ) - 1 has the eigenvectors (1, ±1); of a single column the first sum is 2l, the second zero.
-    vectors = torch.cat([first + second, first - second], -1)
+    vectors = torch.cat([first + second, first - second], -2)
     scale = torch.where(single, 0.25, 0.5)
-    return symmetric_outer(vectors, (scale * torch.expm1(torch.cat([a, -a], -1))).squeeze(-2))
+    add_outer_(written, vectors, scale * torch.cat([a, -a], -2).expm1())
 
 
-def _move_set_(factor: Tensor, spread: Spread, shared: bool) -> Tensor | None:
-    """Move a set, and return the increment of the matrix, or None where a new product is no dearer."""
-    n = factor.shape[-1]
-    flat = factor.view(-1, n, n)
+def _move_set_(upper: Tensor, written: Tensor, spread: Spread, shared: bool) -> bool:
+    """Move a set, and the matrix with it unless a new product is no dearer: return whether it was moved."""
+    n = upper.shape[-1]
+    flat, matrix = upper.view(-1, n, n), written.view(-1, n, n)
     blocks = list(spread.blocks())
-    touched = sum(at[2].numel() for at, _ in blocks)
-    increment = torch.zeros_like(flat) if shared and 2 * touched < n else None
-    for at, matrices in blocks:
-        lower, vectors, weights = product_of_exponential(matrices[:, 0])
-        rows = flat[at]  # (B, c, r, n)
-        flat[at] = lower.mT @ rows
-        if increment is not None:
-            turned = (vectors.mT @ rows).flatten(1, 2).mT  # (B, n, c r)
-            increment += symmetric_outer(turned, weights.flatten(1))
-    return None if increment is None else increment.view(factor.shape)
+    few = shared and 2 * sum(nodes.numel() for (_, nodes), _ in blocks) < n
+    for at, small in blocks:
+        lower, vectors, weights = product_of_exponential(small[:, 0])
+        old = flat[at]  # (B, c, r, n)
+        flat[at] = lower.mT @ old
+        if few:
+            add_outer_(matrix, (vectors.mT @ old).flatten(1, 2), weights.flatten(1).unsqueeze(-1))
+    return few
 
 
 def _exponential(point: Tensor, coords: Tensor, amounts: Tensor) -> Tensor:

@@ -27,14 +27,14 @@ from ..covector import Ambient
 from ..index import Coordinates, Index, linear
 from ..kernels.factors import (
     Spread,
-    columns,
+    add_outer_,
     form_all,
     form_at,
     geodesic_of_siegel,
     kept_factor,
-    put_columns_,
+    put_rows_,
+    rows,
     symmetric_coordinates,
-    symmetric_outer,
     symmetric_weight,
 )
 from .base import Basis, Example, State
@@ -94,14 +94,14 @@ class UpperHalfBasis(Basis):
         self, covector: Ambient, coords: Coordinates | None = None, state: State | None = None
     ) -> Tensor:
         """Return the slopes; one costs four products of a part of the gradient with a column."""
-        factor, _ = kept_factor(covector.point, state, "UpperHalfBasis")
-        n, grad = factor.shape[-1], covector.grad
-        index = torch.arange(n * (n + 1), device=factor.device) if coords is None else linear(coords)
+        upper, _ = kept_factor(covector.point, {} if state is None else state, "UpperHalfBasis")
+        n, grad = upper.shape[-1], covector.grad
+        index = torch.arange(n * (n + 1), device=upper.device) if coords is None else linear(coords)
         lo, hi, real = _coordinates(index, n)
         if coords is None:
-            slopes = torch.cat([form_all(factor, grad.imag), form_all(factor, grad.real)], -1)
+            slopes = torch.cat([form_all(upper, grad.imag), form_all(upper, grad.real)], -1)
         else:
-            slopes = torch.where(real, form_at(factor, grad.real, lo, hi), form_at(factor, grad.imag, lo, hi))
+            slopes = torch.where(real, form_at(upper, grad.real, lo, hi), form_at(upper, grad.imag, lo, hi))
         return slopes * symmetric_weight(lo, hi).to(slopes.dtype)
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
@@ -110,18 +110,18 @@ class UpperHalfBasis(Basis):
         if index.shape[-1] == 0 or point.numel() == 0:
             return
         state = {} if state is None else state
-        factor, written = kept_factor(point, state, "UpperHalfBasis")
+        upper, written = kept_factor(point, state, "UpperHalfBasis", moving=True)
         lo, hi, real = _coordinates(index, n)
         moves = state.get("moves", 0) + 1
         if index.shape[-1] == 1:
-            written += _move_one_(factor, lo, hi, real, amounts.double())
+            _move_one_(upper, written, lo, hi, real, amounts.double())
         else:
-            written.real.add_(_move_set_(factor, Spread(lo, hi, amounts, n, real.long(), layers=2)))
+            written.real.add_(_move_set_(upper, Spread(lo, hi, amounts, n, real.long(), layers=2)))
             moves = n
         if moves >= n:
             # Increments leave rounding of the size of the largest matrix so far: now and then start afresh.
             moved = amounts.ne(0).any(-1)[..., None, None]
-            written.imag.copy_(torch.where(moved, factor @ factor.mT, written.imag))
+            written.imag.copy_(torch.where(moved, upper.mT @ upper, written.imag))
             moves = 0
         state["moves"] = moves
         point.copy_(written)
@@ -140,38 +140,35 @@ def _coordinates(index: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     return lo, hi, index >= layer
 
 
-def _move_one_(factor: Tensor, lo: Tensor, hi: Tensor, real: Tensor, t: Tensor) -> Tensor:
-    """Move one coordinate, t (*batch, 1), and return the increment of the complex matrix."""
+def _move_one_(upper: Tensor, written: Tensor, lo: Tensor, hi: Tensor, real: Tensor, t: Tensor) -> None:
+    """Move one coordinate, t (*batch, 1), of the factor and of the matrix."""
     t = t.unsqueeze(-1)  # (*batch, 1, 1)
     single, real = (lo == hi).unsqueeze(-1), real.unsqueeze(-1)
     a = torch.where(single, t, t * math.sqrt(0.5))
     c = a.cosh().sqrt()
-    first, second = columns(factor, lo), columns(factor, hi)  # (*batch, n, 1)
+    first, second = rows(upper, lo), rows(upper, hi)  # (*batch, 1, n)
     grown = torch.where(single, first * (a / 2).exp(), c * first + (a.sinh() / c) * second)
     # Where both are the same column, the second line has the last word.
-    put_columns_(factor, hi, second / c)
-    put_columns_(factor, lo, torch.where(real, first / c, grown))
+    put_rows_(upper, hi, second / c)
+    put_rows_(upper, lo, torch.where(real, first / c, grown))
     # Both parts have the eigenvectors (1, ±1); of a single column the first sum is 2l, the second zero.
-    vectors = torch.cat([first + second, first - second], -1)
-    scale, both = torch.where(single, 0.25, 0.5), torch.cat([a, -a], -1)
+    vectors = torch.cat([first + second, first - second], -2)
+    scale, both = torch.where(single, 0.25, 0.5), torch.cat([a, -a], -2)
     shrunk = -2 * (both / 2).sinh().square() / both.cosh()  # sech - 1 without cancellation
-    imaginary = scale * torch.where(real, shrunk, both.expm1())
-    sheared = torch.where(real, scale * both.tanh(), 0.0)
-    return torch.complex(
-        symmetric_outer(vectors, sheared.squeeze(-2)), symmetric_outer(vectors, imaginary.squeeze(-2))
-    )
+    add_outer_(written.imag, vectors, scale * torch.where(real, shrunk, both.expm1()))
+    add_outer_(written.real, vectors, torch.where(real, scale * both.tanh(), 0.0))
 
 
-def _move_set_(factor: Tensor, spread: Spread) -> Tensor:
+def _move_set_(upper: Tensor, spread: Spread) -> Tensor:
     """Move the factor along a set, and return the increment of the real part."""
-    n = factor.shape[-1]
-    flat = factor.view(-1, n, n)
+    n = upper.shape[-1]
+    flat = upper.view(-1, n, n)
     before, middle = flat.clone(), torch.zeros_like(flat)
-    for (element, rows, nodes), matrices in spread.blocks():
-        lower, real = geodesic_of_siegel(matrices[:, 0], matrices[:, 1])
-        flat[element, rows, nodes] = lower.mT @ flat[element, rows, nodes]
+    for (element, nodes), small in spread.blocks():
+        lower, real = geodesic_of_siegel(small[:, 0], small[:, 1])
+        flat[element, nodes] = lower.mT @ flat[element, nodes]
         middle[element[..., None], nodes.unsqueeze(-1), nodes.unsqueeze(-2)] = real
-    return (before @ middle @ before.mT).view(factor.shape)
+    return (before.mT @ middle @ before).view(upper.shape)
 
 
 def _symplectic_action(point: Tensor, coords: Tensor, amounts: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,15 +22,17 @@ from .wedges import accumulator
 
 __all__ = [
     "Spread",
-    "columns",
+    "add_outer_",
     "form_all",
     "form_at",
+    "form_one",
     "geodesic_of_siegel",
     "kept_factor",
     "product_of_exponential",
-    "put_columns_",
+    "put_rows_",
+    "rows",
+    "symmetric_coordinate",
     "symmetric_coordinates",
-    "symmetric_outer",
     "symmetric_weight",
 ]
 
@@ -46,51 +49,79 @@ def symmetric_coordinates(index: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return torch.where(single, index - pairs, lo), torch.where(single, index - pairs, hi)
 
 
-def columns(x: Tensor, at: Tensor) -> Tensor:
-    """Return columns of ``x``, ``(*batch, rows, k)``; ``at`` is ``(k,)`` or ``(*batch, k)``."""
-    if at.dim() == 1:
-        return x.index_select(-1, at)
-    return x.gather(-1, at.unsqueeze(-2).expand(*x.shape[:-1], -1))
+def symmetric_coordinate(i: int, n: int) -> tuple[int, int]:
+    """Return what `symmetric_coordinates` does, for one of them and in whole numbers.
+
+    >>> [symmetric_coordinate(i, 3) for i in range(6)]
+    [(0, 1), (0, 2), (1, 2), (0, 0), (1, 1), (2, 2)]
+    """
+    last = n * (n - 1) // 2 - 1 - i  # counted from the last pair, the rows behind it are a triangle
+    if last < 0:
+        return -last - 1, -last - 1
+    behind = (math.isqrt(8 * last + 1) - 1) // 2
+    return n - 2 - behind, n - 1 - (last - behind * (behind + 1) // 2)
 
 
-def put_columns_(x: Tensor, at: Tensor, values: Tensor) -> None:
-    """Write columns of ``x`` in place: the counterpart of `columns`."""
+def rows(x: Tensor, at: Tensor) -> Tensor:
+    """Return rows of ``x``, ``(*batch, k, n)``; ``at`` is ``(k,)`` or ``(*batch, k)``."""
     if at.dim() == 1:
-        x.index_copy_(-1, at, values)
+        return x.index_select(-2, at)
+    return x.gather(-2, at.unsqueeze(-1).expand(*at.shape, x.shape[-1]))
+
+
+def put_rows_(x: Tensor, at: Tensor, values: Tensor) -> None:
+    """Write rows of ``x`` in place: the counterpart of `rows`."""
+    if at.dim() == 1:
+        x.index_copy_(-2, at, values)
     else:
-        x.scatter_(-1, at.unsqueeze(-2).expand(*x.shape[:-1], -1), values)
+        x.scatter_(-2, at.unsqueeze(-1).expand(*at.shape, x.shape[-1]), values)
 
 
-def kept_factor(point: Tensor, state: dict[str, Any] | None, owner: str) -> tuple[Tensor, Tensor]:
-    """Return the Cholesky factor of ``point`` (of its imaginary part where complex), and a wide copy of it.
+def kept_factor(
+    point: Tensor, state: dict[str, Any], owner: str, *, moving: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the transposed Cholesky factor of ``point``, and a wide copy of it.
 
-    Both are float64 (complex128) tensors under ``"factor"`` and ``"written"`` of the state. A point that
-    is not, bit for bit, the rounding of what was last written is factorised anew; in a batch, only such
-    points are. New tensors replace old ones in the dictionary: nothing is written to in place.
+    Of a complex point, the factor is that of its imaginary part. Both are float64 (complex128) tensors
+    under ``"factor"`` and ``"written"`` of the state. A point that is not, bit for bit, the rounding of
+    what was last written is factorised anew; in a batch, only such points are. New tensors replace old
+    ones in the dictionary: nothing is written to in place. ``"seen"`` is there from reading slopes until
+    the move that follows, which need not compare again what nobody has written to in between.
 
     Parameters
     ----------
     point : Tensor
         ``(*batch, n, n)``
-    state : dict or None
+    state : dict
     owner : str
         Whose error it is when a matrix is not positive definite.
+    moving : bool
+        Called by a move, and not to read slopes.
+
+    Returns
+    -------
+    upper, written : Tensor
+        ``(*batch, n, n)``; the columns of :math:`L` are the rows of ``upper``, where they are contiguous.
     """
-    state = {} if state is None else state
-    known = None
+    known, seen = None, state.pop("seen", None)
+    if not moving:
+        state["seen"] = point._version
     if "factor" in state and "written" in state:
         factor, written = state["factor"], state["written"]
+        if moving and seen == point._version:
+            return factor, written
         rounded = written.to(point.dtype)
-        if torch.equal(point, rounded):
+        if _same(point, rounded):
             return factor, written
         known = (point == rounded).flatten(-2).all(-1)[..., None, None]
     wide = torch.complex128 if point.is_complex() else torch.float64
     fresh = torch.empty(point.shape, dtype=wide, device=point.device).copy_(point.detach())
     definite = fresh.imag if fresh.is_complex() else fresh
     lower, info = torch.linalg.cholesky_ex((definite + definite.mT) / 2)
+    upper = lower.mT.contiguous()
     if known is not None:
         info = torch.where(known[..., 0, 0], 0, info)
-        lower, fresh = torch.where(known, factor, lower), torch.where(known, written, fresh)
+        upper, fresh = torch.where(known, factor, upper), torch.where(known, written, fresh)
     if info.any():
         part = "imaginary part of a point" if point.is_complex() else "matrix"
         raise ValueError(
@@ -98,66 +129,91 @@ def kept_factor(point: Tensor, state: dict[str, Any] | None, owner: str) -> tupl
             f"have no Cholesky factor (shape {tuple(point.shape)}); nothing was changed. "
             "Call .proj_() on the parameter, or take smaller steps."
         )
-    state["factor"], state["written"] = lower, fresh
-    return lower, fresh
+    state["factor"], state["written"] = upper, fresh
+    return upper, fresh
 
 
-def form_at(factor: Tensor, grad: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a.device.type == "cpu" and a.dtype.itemsize >= 4:
+        # Four times faster there than torch.equal, which compares number by number.
+        return np.array_equal(a.detach().numpy(), b.numpy())
+    return torch.equal(a, b)
+
+
+def form_one(upper: Tensor, grad: Tensor, i: int, j: int) -> Tensor:
+    """Return what `form_at` returns for one pair of one matrix, ``(1,)``; ``upper`` and ``grad`` ``(n, n)``.
+
+    A matrix of this size is read faster than it is cut into the part below which the columns start.
+    """
+    wide = accumulator(grad.dtype)
+    grad, a, b = grad.to(wide), upper[i].to(wide), upper[j].to(wide)
+    form = torch.dot(a, torch.mv(grad, b))
+    return (form + (form if i == j else torch.dot(b, torch.mv(grad, a)))).unsqueeze(0)
+
+
+def form_at(upper: Tensor, grad: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     r"""Return :math:`l_i^\top (G + G^\top) l_j` for some pairs, ``(*batch, k)``.
 
     One costs two products of ``G`` with a vector; from ``n`` of them on a product of matrices is shared.
 
     Parameters
     ----------
-    factor, grad : Tensor
+    upper, grad : Tensor
         ``(*batch, n, n)``
     lo, hi : Tensor
         ``(k,)`` or ``(*batch, k)``
     """
-    n, k = factor.shape[-1], lo.shape[-1]
+    n, k = upper.shape[-1], lo.shape[-1]
     wide = accumulator(grad.dtype)
     grad = grad.to(wide)
     if k > 2 * n:  # reading a finished form is then cheaper than k products of columns
-        form = _form(factor.to(wide), grad)
+        form = _form(upper.to(wide), grad)
         if lo.dim() == 1:
             return form[..., lo, hi]
         return form.flatten(-2).gather(-1, lo * n + hi)
-    a, b = columns(factor, lo).to(wide), columns(factor, hi).to(wide)
+    a, b = rows(upper, lo).to(wide), rows(upper, hi).to(wide)
     if k < n:
-        return (a * (grad @ b)).sum(-2) + (b * (grad @ a)).sum(-2)
-    product = grad @ factor.to(wide)
-    return (a * columns(product, hi)).sum(-2) + (b * columns(product, lo)).sum(-2)
+        left, right = (torch.cat([a, b], -2) @ grad).chunk(2, -2)  # one pass over G
+        return (left * b).sum(-1) + (right * a).sum(-1)
+    product = upper.to(wide) @ grad
+    return (rows(product, lo) * b).sum(-1) + (rows(product, hi) * a).sum(-1)
 
 
-def form_all(factor: Tensor, grad: Tensor) -> Tensor:
+def form_all(upper: Tensor, grad: Tensor) -> Tensor:
     """Return what `form_at` returns, for every pair and then for the diagonal, ``(*batch, n(n+1)/2)``."""
     wide = accumulator(grad.dtype)
-    form = _form(factor.to(wide), grad.to(wide))
+    form = _form(upper.to(wide), grad.to(wide))
     n = form.shape[-1]
     lo, hi = torch.triu_indices(n, n, 1, device=form.device)
     return torch.cat([form[..., lo, hi], form.diagonal(dim1=-2, dim2=-1)], -1)
 
 
-def _form(factor: Tensor, grad: Tensor) -> Tensor:
-    form = factor.mT @ grad @ factor
+def _form(upper: Tensor, grad: Tensor) -> Tensor:
+    form = upper @ grad @ upper.mT
     return form + form.mT
 
 
-def symmetric_outer(vectors: Tensor, weights: Tensor) -> Tensor:
-    r"""Return :math:`\sum_a w_a v_a v_a^\top`, ``(*batch, n, n)``, exactly zero where the weights are.
+def add_outer_(x: Tensor, vectors: Tensor, weights: Tensor) -> None:
+    r"""Add :math:`\sum_a w_a v_a v_a^\top` to ``x``, ``(*batch, n, n)``, in place; no bit where all are zero.
 
     The weights are shared between both sides as square roots, so that entries :math:`(p, q)` and
     :math:`(q, p)` are sums of the same products.
 
     Parameters
     ----------
+    x : Tensor
+        ``(*batch, n, n)``
     vectors : Tensor
-        ``(*batch, n, m)``
+        ``(*batch, m, n)``
     weights : Tensor
-        ``(*batch, m)``
+        ``(*batch, m, 1)``
     """
-    left = vectors * weights.abs().sqrt().unsqueeze(-2)
-    return left @ (left * weights.sign().unsqueeze(-2)).mT
+    right = vectors * weights.abs().sqrt()
+    left = (right * weights.sign()).mT
+    if x.dim() == 2:
+        x.addmm_(left, right)
+    else:
+        x.add_(left @ right)
 
 
 class Spread:
@@ -184,18 +240,18 @@ class Spread:
         self._values = values.reshape(self._batch, -1)
         self._layer = torch.zeros_like(lo) if layer is None else layer
 
-    def blocks(self) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    def blocks(self) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
         """Yield where rows of a transposed factor ``(B, n, n)`` are, and the matrices acting on them.
 
         ``factor[at]`` is ``(B, c, r, n)`` for coordinates shared by the batch, and ``(1, c, r, n)`` where
-        every component has an element of its own; the matrices are ``(B, layers, c, r, r)``.
+        every component has an element of its own; the matrices are ``(B or 1, layers, c, r, r)``.
         """
         for block in self._pairs.blocks:
             if block.element is None:
                 element = torch.arange(self._batch, device=block.nodes.device)[:, None, None]
-                yield (element, slice(None), block.nodes), self._matrices(block, self._values)
+                yield (element, block.nodes), self._matrices(block, self._values)
             else:
-                at = (block.element[None, :, None], slice(None), block.nodes)
+                at = (block.element[None, :, None], block.nodes)
                 yield at, self._matrices(block, self._values.reshape(1, -1))
 
     def _matrices(self, block: Block, values: Tensor) -> Tensor:
