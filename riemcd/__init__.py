@@ -7,7 +7,7 @@ with _warnings.catch_warnings():
     _warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", DeprecationWarning)
     import geoopt as _geoopt  # noqa: F401
 
-from . import bases, diagnostics, nn, problems, selections, stepsizes
+from . import bases, diagnostics, nn, problems, selections, stepsizes, theory
 from .constrain import constrain_, unconstrain_
 from .diagnostics import report
 from .minimize import minimize
@@ -25,5 +25,6 @@ __all__ = [
     "report",
     "selections",
     "stepsizes",
+    "theory",
     "unconstrain_",
 ]
