@@ -292,3 +292,28 @@ def test_nothing_to_do_is_no_error(sparse: bool) -> None:
         table.grad = grad.to_sparse(1) if sparse else grad
         SRCD([table], lr=0.1, momentum=0.9, selection=selection).step()
         assert torch.equal(table.detach(), before)
+
+
+def to_ball(x: Tensor) -> Tensor:
+    """Return the stereographic projection of the hyperboloid of k = 1."""
+    return x[..., 1:] / (1 + x[..., :1])
+
+
+@pytest.mark.parametrize(
+    "selection", [None, selections.Uniform(3), selections.GaussSouthwell(2), selections.All()]
+)
+def test_lorentz_and_poincare_take_the_same_steps(selection) -> None:
+    """The two frames are one frame in two models: whole runs agree, momentum included."""
+    lorentz, ball = geoopt.Lorentz(number(1.0)), geoopt.PoincareBall(number(1.0))
+    start, goal = cloud(lorentz, 5, 5, size=0.5), cloud(lorentz, 5, 5, seed=1, size=0.5)
+    tables = [
+        geoopt.ManifoldParameter(start.clone(), manifold=lorentz),
+        geoopt.ManifoldParameter(to_ball(start), manifold=ball),
+    ]
+    for table, manifold, end in zip(tables, (lorentz, ball), (goal, to_ball(goal)), strict=True):
+        optimizer = SRCD([table], lr=0.05, momentum=0.8, selection=selection)
+        for _ in range(10):
+            optimizer.zero_grad()
+            squared_distance(manifold, table, end).sum().backward()
+            optimizer.step()
+    assert torch.allclose(to_ball(tables[0].detach()), tables[1].detach(), atol=1e-7)
