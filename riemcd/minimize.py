@@ -233,12 +233,7 @@ class _Run:
         return self.basis.partials(covector, coords)
 
     def _parts(self, pairs: PairSet) -> Iterator[PairSet]:
-        """Leave out pairs that change nothing; take pairs one by one where they see each other."""
-        matter = self.problem.matters(self.work, pairs)
-        if matter is not None:
-            pairs = PairSet(pairs.lo[matter], pairs.hi[matter], pairs.nodes, disjoint=pairs.disjoint)
-        if pairs.lo.shape[0] == 0:
-            return
+        """Take pairs one by one where they see each other."""
         if self.problem.separable and pairs.disjoint:
             yield pairs
             return

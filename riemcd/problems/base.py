@@ -100,10 +100,6 @@ class Problem(ABC):
             largest = torch.maximum(largest, angles.abs().max().double())
         return largest
 
-    def matters(self, work: Work, pairs: PairSet) -> Tensor | None:
-        """Return which pairs can change the loss at all, ``(k,)``; None when all of them may."""
-        return None
-
     def reflect_(self, work: Work) -> bool:
         """Go to the other determinant in place where the loss can be lower there; return whether."""
         return False

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..bases import Basis, RightGivens
 from ..index import PairSet
+from ..kernels.exact import Rounds
 from ..stepsizes import PairModel
 from .base import Problem, Work, check_tensor
 from .jacobi import complete, turn_congruent_
@@ -86,19 +87,32 @@ class QuadraticTrace(Problem):
 
     def model(self, work: Work, pairs: PairSet) -> PairModel:
         """Return the second harmonic."""
-        n, j, l = self._padded(work), pairs.lo, pairs.hi
-        apart, diagonal = n[j] - n[l], work.cache.diagonal()
-        cos = apart * (diagonal[l] - diagonal[j]) / 2
-        return PairModel((2,), cos[None], (apart * work.cache[j, l])[None])
+        n = self._padded(work)
+        return self._harmonic(work, pairs, n[pairs.lo] - n[pairs.hi])
+
+    def sweep_(self, work: Work, rounds: Rounds, relax: float) -> Tensor:
+        """Turn pairs of equal weight too, as if the first weighed more.
+
+        They do not change the loss, but without them C would not become diagonal, and Jacobi's method
+        would not end in quadratic convergence.
+        """
+        n, largest = self._padded(work), work.point.new_zeros((), dtype=torch.float64)
+        for pairs in rounds.matchings:
+            apart = n[pairs.lo] - n[pairs.hi]
+            model = self._harmonic(work, pairs, torch.where(apart == 0, 1.0, apart))
+            angles = relax * model.minimizer()
+            self.turn_(work, pairs, angles)
+            largest = torch.maximum(largest, angles.abs().max().double())
+        return largest
 
     def turn_(self, work: Work, pairs: PairSet, angles: Tensor) -> None:
         """Turn columns of Q, and both sides of C."""
         turn_congruent_(work, pairs, angles)
 
-    def matters(self, work: Work, pairs: PairSet) -> Tensor | None:
-        """Pairs of equal weight change nothing."""
-        n = self._padded(work)
-        return n[pairs.lo] != n[pairs.hi]
+    def _harmonic(self, work: Work, pairs: PairSet, apart: Tensor) -> PairModel:
+        diagonal = work.cache.diagonal()
+        cos = apart * (diagonal[pairs.hi] - diagonal[pairs.lo]) / 2
+        return PairModel((2,), cos[None], (apart * work.cache[pairs.lo, pairs.hi])[None])
 
     def _weighted(self, x: Tensor) -> Tensor:
         return x if self.weights is None else x * self.weights
