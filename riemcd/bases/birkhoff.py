@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..covector import Ambient
 from ..index import Coordinates, linear, linear_to_pair
-from ..kernels.factors import symmetric_coordinate
+from ..kernels.symmetric import symmetric_coordinate
 from ..kernels.wedges import accumulator
 from .base import Basis, Example, State
 

@@ -25,15 +25,10 @@ from torch import Tensor
 
 from ..covector import Ambient
 from ..index import Coordinates, Index, linear
-from ..kernels.factors import (
+from ..kernels.factors import add_outer_, form_all, form_at, kept_factor, put_rows_, rows
+from ..kernels.symmetric import (
     Spread,
-    add_outer_,
-    form_all,
-    form_at,
     geodesic_of_siegel,
-    kept_factor,
-    put_rows_,
-    rows,
     symmetric_coordinates,
     symmetric_weight,
 )
