@@ -2,43 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .options import PLUGINS
+from .options import PLUGINS, check_options
+from .plan import Plan
 
-__all__ = ["check_same_configuration", "restore_dtypes_"]
+__all__ = ["COUNTS", "check_same_configuration", "restore_dtypes_"]
+
+#: What the optimizer itself notes about a parameter.
+COUNTS = ("step", "shape")
+
+#: What the step sizes keep: one number per coordinate, or per entry of a plain parameter.
+_PER_COORDINATE = frozenset(
+    ("momentum_buffer", "momentum_seen", "square_avg", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "visits")
+)
+#: What the bases keep of a point: of its shape.
+_PER_ENTRY = frozenset(("factor", "written"))
 
 
-def check_same_configuration(saved_dict: Any, groups: list[dict[str, Any]]) -> None:
-    """Refuse a checkpoint that was written with other plug-ins or for other shapes, naming both."""
+def check_same_configuration(
+    saved_dict: Any, groups: list[dict[str, Any]], plans: dict[Tensor, Plan]
+) -> None:
+    """Refuse what is no checkpoint, or one with other plug-ins or for other shapes, naming both."""
     if not isinstance(saved_dict, dict) or not {"state", "param_groups"} <= set(saved_dict):
         raise ValueError("an optimizer's checkpoint is a dict with 'state' and 'param_groups'.")
     saved_groups, saved_state = saved_dict["param_groups"], saved_dict["state"]
+    if not isinstance(saved_groups, list | tuple) or not isinstance(saved_state, dict):
+        raise ValueError("a checkpoint's 'param_groups' is a list and its 'state' a dict.")
     if len(saved_groups) != len(groups):
         raise ValueError(
             f"the checkpoint has {len(saved_groups)} parameter groups, the optimizer {len(groups)}."
         )
     for number, (saved, group) in enumerate(zip(saved_groups, groups, strict=True)):
-        for name in PLUGINS:
-            if name in saved and saved[name] != group[name]:
-                raise ValueError(
-                    f"the checkpoint was written with {name}={saved[name]} in group {number}, "
-                    f"the optimizer has {name}={group[name]}. Make the optimizer as it was, or start afresh."
-                )
-        if len(saved["params"]) != len(group["params"]):
-            raise ValueError(
-                f"the checkpoint has {len(saved['params'])} parameters in group {number}, "
-                f"the optimizer {len(group['params'])}."
-            )
+        if not isinstance(saved, dict) or not isinstance(saved.get("params"), list | tuple):
+            raise ValueError(f"group {number} of the checkpoint is not a dict with a list of 'params'.")
+        _check_group(number, saved, group)
         for key, param in zip(saved["params"], group["params"], strict=True):
-            shape = saved_state.get(key, {}).get("shape")
-            if shape is not None and shape.tolist() != list(param.shape):
-                raise ValueError(
-                    f"the checkpoint is for a parameter of shape {tuple(shape.tolist())} in group {number}, "
-                    f"the optimizer has one of shape {tuple(param.shape)}."
-                )
+            if not isinstance(key, int | str):
+                raise ValueError(f"the checkpoint names a parameter {key!r} in group {number}.")
+            _check_state(number, saved_state.get(key, {}), param, plans[param])
+
+
+def _check_group(number: int, saved: dict[str, Any], group: dict[str, Any]) -> None:
+    for name in PLUGINS:
+        if name in saved and saved[name] != group[name]:
+            raise ValueError(
+                f"the checkpoint was written with {name}={saved[name]} in group {number}, "
+                f"the optimizer has {name}={group[name]}. Make the optimizer as it was, or start afresh."
+            )
+    if len(saved["params"]) != len(group["params"]):
+        raise ValueError(
+            f"the checkpoint has {len(saved['params'])} parameters in group {number}, "
+            f"the optimizer {len(group['params'])}."
+        )
+    check_options({**group, **saved, **dict.fromkeys(PLUGINS)})
+
+
+def _check_state(number: int, saved: Any, param: Tensor, plan: Plan) -> None:
+    if not isinstance(saved, dict):
+        raise ValueError(f"the state of a parameter in group {number} of the checkpoint is not a dict.")
+    shape = saved.get("shape", ())
+    found = shape.tolist() if isinstance(shape, Tensor) else list(shape) if isinstance(shape, tuple) else None
+    if "shape" in saved and found != list(param.shape):
+        raise ValueError(
+            f"the checkpoint is for a parameter of shape {tuple(found or ())} in group {number}, "
+            f"the optimizer has one of shape {tuple(param.shape)}."
+        )
+    step = saved.get("step", 0)
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"the checkpoint counts {step!r} steps in group {number}: it is not one of SRCD's.")
+    fitting = _shapes(param, plan)
+    for name in saved.keys() & (_PER_COORDINATE | _PER_ENTRY):
+        value = saved[name]
+        fits = [param.shape] if name in _PER_ENTRY else fitting
+        if value is None or (isinstance(value, Tensor) and tuple(value.shape) in map(tuple, fits)):
+            continue
+        came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"{name} of the checkpoint must have shape {tuple(fits[0])}, got {came} ({plan.where})."
+        )
+
+
+def _shapes(param: Tensor, plan: Plan) -> Sequence[Sequence[int]]:
+    """Return what buffers may look like; plain parameters are flat to rules that torch does not have."""
+    if plan.basis is None:
+        return [param.shape, (param.numel(),)]
+    return [(*param.shape[: param.dim() - plan.basis.point_dims], plan.index.count)]
 
 
 def restore_dtypes_(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from .checkpoint import check_same_configuration, restore_dtypes_
+from .checkpoint import COUNTS, check_same_configuration, restore_dtypes_
 from .draw import Draw
-from .errors import ManifoldLostWarning, WeightDecayWarning
+from .errors import WeightDecayWarning
+from .lost import complain, no_manifold, orphaned, swapped
 from .options import GROUP_KEYS, PLUGINS, check_keys, check_options
 from .plan import Plan, make_plan
 from .posted import PostOffice
@@ -31,7 +33,7 @@ class PluginOptimizer(Optimizer):
         self._plugins: list[dict[str, Any]] = []
         self._shown: list[dict[str, str | None]] = []
         self._plans: dict[Tensor, Plan] = {}
-        self._warned = False
+        self._warned = self._missed = False
         self._office = PostOffice(self._opening)
         super().__init__(params, defaults)
         self._warn_if_no_manifold()
@@ -106,8 +108,16 @@ class PluginOptimizer(Optimizer):
             return
         fresh = {**plugins, **changed}
         check_options({**group, **fresh})
+        lost = swapped(group["params"], self._plans, fresh["manifold"]) if stale else None
+        if lost is not None:
+            complain(lost, group["strict"], stacklevel=7)
         plans = self._make_plans(number, group, fresh)
         self._office.arrange(number, group, plans)
+        for param in group["params"]:
+            if param in self.state and plans[param].basis != self._plans[param].basis:
+                # Numbers per coordinate mean nothing along other directions.
+                kept = {name: self.state[param][name] for name in COUNTS if name in self.state[param]}
+                self.state[param] = kept
         self._plans.update(plans)
         self._plugins[number], self._shown[number] = fresh, _shown(fresh)
         group.update(self._shown[number])
@@ -126,23 +136,33 @@ class PluginOptimizer(Optimizer):
     def _warn_if_no_manifold(self) -> None:
         if any(plan.manifold is not None for plan in self._plans.values()):
             return
-        sentence = (
-            "no parameter handed to SRCD has a manifold, so all of them are trained by plain SGD. "
-            "A manifold is easily lost in to('meta'), load_state_dict(assign=True) or FSDP; declare "
-            "geoopt.ManifoldParameters, or give the group a 'manifold'."
-        )
-        if self.defaults["strict"]:
-            raise ValueError(sentence)
-        warnings.warn(sentence, ManifoldLostWarning, stacklevel=3)
+        complain(no_manifold(), self.defaults["strict"], stacklevel=4)
+
+    def _warn_of_orphans(self) -> None:
+        """Complain, once unless it is an error, of points that are in no model any more."""
+        for group in self.param_groups:
+            if group["strict"] or not self._missed:
+                sentence = orphaned(group["params"], self._plans, self.state)
+                if sentence is not None:
+                    complain(sentence, group["strict"], stacklevel=7)
+                    self._missed = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint; one of another configuration is refused before anything changes."""
-        check_same_configuration(state_dict, self.param_groups)
-        super().load_state_dict(state_dict)
+        hooks = self._optimizer_load_state_dict_pre_hooks
+        for hook in hooks.values():  # they may make it fit, so they come before the check
+            state_dict = dict(state_dict)
+            state_dict = hook(self, state_dict) or state_dict
+        check_same_configuration(state_dict, self.param_groups, self._plans)
+        self._optimizer_load_state_dict_pre_hooks = OrderedDict()
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            self._optimizer_load_state_dict_pre_hooks = hooks
         restore_dtypes_(self.state, self.param_groups, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_plugins", "_shown", "_plans", "_warned")
+        own = ("_plugins", "_shown", "_plans", "_warned", "_missed")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -107,6 +107,7 @@ class SRCD(PluginOptimizer):
             "skip_weight_grad": skip_weight_grad,
         }
         self._scaling = NOT_SCALED
+        self._idle = False  # whether a point had no gradient in the last step
         #: What the last step did; see `riemcd.record.StepRecord`.
         self.last_step = StepRecord()
         super().__init__(params, defaults)
@@ -120,6 +121,11 @@ class SRCD(PluginOptimizer):
         closure : callable, optional
             Evaluates the model and returns the loss; called once, with gradients enabled.
         """
+        if torch.compiler.is_compiling():
+            return _outside_the_graph(self, closure)
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -132,9 +138,12 @@ class SRCD(PluginOptimizer):
 
     def _take_step(self) -> None:
         readings: list[list[tuple[Tensor, Reading | None]]] = []
+        self._idle = False
         for number, group in enumerate(self.param_groups):
             self._refresh(number, group)
             readings.append(self._read_group(number, group))
+        if self._idle:
+            self._warn_of_orphans()
         if self._scaling.blind and not all_finite(readings):
             return
         raise_if_not_finite(
@@ -164,6 +173,7 @@ class SRCD(PluginOptimizer):
                 readings.append((param, slot.reading(param, group, self._scaling)))
                 continue
             if param.grad is None:
+                self._idle = True
                 continue
             if rule.proportional and self._scaling.scale is None and _in_one_pass(plan, param.grad, group):
                 readings.append((param, None))
@@ -259,7 +269,13 @@ class SRCD(PluginOptimizer):
             self.stabilize_group(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "last_step": self.last_step, "_scaling": NOT_SCALED}
+        return {**super().__getstate__(), "last_step": self.last_step, "_scaling": NOT_SCALED, "_idle": False}
+
+
+@torch._disable_dynamo
+def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> Any:
+    """Take a step that was met while compiling as it is: traced, it would be compiled again and again."""
+    return optimizer._step(closure)
 
 
 def _in_one_pass(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:

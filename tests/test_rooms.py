@@ -17,10 +17,10 @@ ROOMS = [
     {"partials", "coordstate", "kernels"},
     {"bases", "selections", "stepsizes"},
     {"descent", "options", "mailbox"},
-    {"record", "plan", "checkpoint"},
-    {"posted"},
+    {"record", "plan"},
+    {"posted", "lost", "checkpoint"},
     {"groups"},
-    {"optim", "problems", "constrain"},
+    {"optim", "problems", "constrain", "averaging"},
     {"nn", "minimize", "distributed"},
     {"diagnostics", "theory", "testing"},
     {"experiments"},
@@ -29,9 +29,17 @@ ROOMS = [
 LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
 
 #: Rooms that may know geoopt; of the bases, those of its manifolds.
-KNOW_GEOOPT = {"bases", "options", "plan", "groups", "optim", "constrain", "nn", "posted"} | set().union(
-    *ROOMS[11:]
-)
+KNOW_GEOOPT = {
+    "bases",
+    "options",
+    "plan",
+    "groups",
+    "optim",
+    "constrain",
+    "averaging",
+    "nn",
+    "posted",
+} | set().union(*ROOMS[11:])
 
 
 def modules():
