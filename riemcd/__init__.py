@@ -8,6 +8,7 @@ with _warnings.catch_warnings():
     import geoopt as _geoopt  # noqa: F401
 
 from . import bases, diagnostics, nn, problems, selections, stepsizes, theory
+from .averaging import project_
 from .constrain import constrain_, unconstrain_
 from .diagnostics import report
 from .minimize import minimize
@@ -22,6 +23,7 @@ __all__ = [
     "minimize",
     "nn",
     "problems",
+    "project_",
     "report",
     "selections",
     "stepsizes",

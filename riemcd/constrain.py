@@ -46,7 +46,8 @@ def constrain_(
     ----------
     module : nn.Module
     name : str
-        The attribute to constrain.
+        The parameter to constrain; ``"encoder.weight"`` is one of a submodule. Wherever else ``module``
+        holds the same parameter, the constrained one takes its place, so that tied weights stay tied.
     manifold : geoopt.Manifold, optional
         ``geoopt.EuclideanStiefel()`` by default.
     init : {"nearest", "haar", "identity"}
@@ -65,7 +66,8 @@ def constrain_(
     >>> bool((layer.weight == torch.eye(3)).all())
     True
     """
-    weight = _parameter(module, name)
+    holders = _holders(module, name)
+    weight = _parameter(*holders[0])
     manifold = manifold if manifold is not None else geoopt.EuclideanStiefel()
     if not isinstance(manifold, geoopt.Manifold):
         raise TypeError(f"manifold must be an instance of a geoopt manifold, got {manifold!r}.")
@@ -76,13 +78,16 @@ def constrain_(
     transposed = stiefel and points.shape[-1] > points.shape[-2]
     start = _start(points.mT if transposed else points, manifold, init)
     if not stiefel or (blocks == 1 and not transposed and weight.dim() == 2):
-        start = start.reshape(weight.shape)
-        _replace(module, name, geoopt.ManifoldParameter(start, manifold, weight.requires_grad))
+        point = geoopt.ManifoldParameter(start.reshape(weight.shape), manifold, weight.requires_grad)
+        for holder, attribute in holders:
+            _replace(holder, attribute, point)
         return module
-    start = start if blocks > 1 else start[0]
-    parametrize.register_parametrization(module, name, _Stacked(transposed, weight.shape), unsafe=True)
-    held: Any = module.parametrizations
-    held[name].original = geoopt.ManifoldParameter(start, manifold, weight.requires_grad)
+    point = geoopt.ManifoldParameter(start if blocks > 1 else start[0], manifold, weight.requires_grad)
+    for holder, attribute in holders:
+        shown = _Stacked(transposed, weight.shape)
+        parametrize.register_parametrization(holder, attribute, shown, unsafe=True)
+        _parametrization(holder, attribute).original = point
+        _forget_flat_weights_in_copies(holder)
     return module
 
 
@@ -99,20 +104,75 @@ def unconstrain_(module: nn.Module, name: str = "weight") -> nn.Module:
     nn.Module
         The same module.
     """
-    if parametrize.is_parametrized(module, name):
-        value = getattr(module, name).detach().clone()
-        held: Any = module.parametrizations
-        requires_grad = held[name].original.requires_grad
-        held[name].original = nn.Parameter(held[name].original.detach().as_subclass(Tensor), requires_grad)
-        parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-        _replace(module, name, nn.Parameter(value, requires_grad))
-        return module
-    weight = _parameter(module, name)
-    if not isinstance(weight, geoopt.ManifoldParameter):
+    holders = _holders(module, name)
+    held = _held(*holders[0])
+    if not isinstance(held, geoopt.ManifoldParameter):
         raise ValueError(f"'{name}' of {type(module).__name__} is not on a manifold.")
-    plain = nn.Parameter(weight.detach().as_subclass(Tensor).clone(), weight.requires_grad)
-    _replace(module, name, plain)
+    owner, attribute = holders[0]
+    value = getattr(owner, attribute).detach().as_subclass(Tensor).clone()
+    plain = nn.Parameter(value, held.requires_grad)
+    for holder, attribute in holders:
+        if parametrize.is_parametrized(holder, attribute):
+            stand_in = nn.Parameter(held.detach().as_subclass(Tensor), held.requires_grad)
+            _parametrization(holder, attribute).original = stand_in
+            parametrize.remove_parametrizations(holder, attribute, leave_parametrized=True)
+        _replace(holder, attribute, plain)
     return module
+
+
+def _forget_flat_weights_in_copies(module: nn.Module) -> None:
+    """Make a parametrized RNN fit for ``copy.deepcopy`` after a forward pass.
+
+    Torch's RNNs keep a list of the weights they last computed with, in which what a parametrization
+    showed is not a leaf and cannot be copied; the list is made anew in every forward pass.
+    """
+    kind: Any = type(module)  # parametrized modules have a class of their own
+    copied = kind.__dict__.get("__deepcopy__")
+    if "_flat_weights" not in module.__dict__ or copied is None or hasattr(copied, "forgets"):
+        return
+
+    def deepcopied(self: Any, memo: dict[int, Any]) -> Any:
+        flat, self.__dict__["_flat_weights"] = self.__dict__["_flat_weights"], []
+        try:
+            return copied(self, memo)
+        finally:
+            self.__dict__["_flat_weights"] = flat
+
+    deepcopied.forgets = True  # type: ignore[attr-defined]
+    kind.__deepcopy__ = deepcopied
+
+
+def _parametrization(module: nn.Module, name: str) -> Any:
+    held: Any = module.parametrizations
+    return held[name]
+
+
+def _held(module: nn.Module, name: str) -> nn.Parameter | None:
+    """Return the parameter that is stored for the attribute ``name``."""
+    if parametrize.is_parametrized(module, name):
+        found: nn.Parameter | None = getattr(_parametrization(module, name), "original", None)
+        return found
+    return module._parameters.get(name)
+
+
+def _holders(module: nn.Module, name: str) -> list[tuple[nn.Module, str]]:
+    """Return who holds the parameter ``name``: the owner by that name first, then what is tied to it."""
+    path, _, attribute = name.rpartition(".")
+    try:
+        owner = module.get_submodule(path)
+    except AttributeError:
+        raise ValueError(f"{type(module).__name__} has no submodule '{path}'.") from None
+    held = _held(owner, attribute)
+    if held is None:
+        _parameter(owner, attribute)  # says what there is
+    tied = [
+        (other, key)
+        for other in module.modules()
+        if not isinstance(other, parametrize.ParametrizationList)
+        for key in (*other._parameters, *getattr(other, "parametrizations", ()))
+        if _held(other, key) is held and (other is not owner or key != attribute)
+    ]
+    return [(owner, attribute), *tied]
 
 
 def _replace(module: nn.Module, name: str, parameter: nn.Parameter) -> None:

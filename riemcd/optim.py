@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from .amp import NOT_SCALED, scaling, unscaled
 from .descent import Moved, Reading, descend_, move_, raise_if_not_finite, read
@@ -272,7 +273,7 @@ class SRCD(PluginOptimizer):
         return {**super().__getstate__(), "last_step": self.last_step, "_scaling": NOT_SCALED, "_idle": False}
 
 
-@torch._disable_dynamo
+@_disable_dynamo
 def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> Any:
     """Take a step that was met while compiling as it is: traced, it would be compiled again and again."""
     return optimizer._step(closure)
