@@ -22,11 +22,11 @@ def batch_of(size: int, delay: int, generator: torch.Generator) -> tuple[Tensor,
     return x, y
 
 
-def cayley_blocks(d: int, generator: torch.Generator) -> Tensor:
-    """A block-diagonal rotation with angles uniform in [0, π/2]."""
+def random_rotations(d: int, generator: torch.Generator) -> Tensor:
+    """Rotations of pairs of columns by angles uniform in [−π, π]."""
     W = torch.eye(d)
     for j in range(0, d - 1, 2):
-        a = float(torch.rand((), generator=generator)) * math.pi / 2
+        a = (2 * float(torch.rand((), generator=generator)) - 1) * math.pi
         W[j : j + 2, j : j + 2] = torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]])
     return W
 
@@ -68,7 +68,7 @@ class Network(nn.Module):
     def __init__(self, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
         self.W = geoopt.ManifoldParameter(
-            cayley_blocks(hidden, generator), manifold=geoopt.EuclideanStiefel()
+            random_rotations(hidden, generator), manifold=geoopt.EuclideanStiefel()
         )
         scale = math.sqrt(1 / (LETTERS + 2))
         self.V = nn.Parameter(torch.randn(LETTERS + 2, hidden, generator=generator) * scale)
