@@ -4,6 +4,9 @@ from .all import All
 from .base import Selection
 from .cyclic import Cyclic
 from .greedy import GaussSouthwell
+from .greedymatching import GreedyMatching
+from .growing import Growing
+from .importance import Importance
 from .matching import RandomMatching
 from .partition import Partition
 from .roundrobin import RoundRobin
@@ -13,6 +16,9 @@ __all__ = [
     "All",
     "Cyclic",
     "GaussSouthwell",
+    "GreedyMatching",
+    "Growing",
+    "Importance",
     "Partition",
     "RandomMatching",
     "RoundRobin",

@@ -32,12 +32,15 @@ class Selection(ABC):
         No column or row occurs in two chosen pairs.
     sweeps : bool
         Consecutive steps cover every coordinate exactly once, then start again.
+    grows : str or None
+        The name of the field that says how much the rule takes, for `Growing`.
     """
 
     looks_at_slopes: bool = False
     pairs: bool = False
     disjoint: bool = False
     sweeps: bool = False
+    grows: str | None = None
 
     @abstractmethod
     def select(

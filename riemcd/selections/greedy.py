@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from ..draw import Draw
 from ..index import Coordinates, Index
-from ..partials import Partials
+from ..partials import Partials, largest
 from .base import Selection, check_size
 from .validate import positive_integer, proper_fraction
 
@@ -22,7 +21,9 @@ __all__ = ["GaussSouthwell"]
 class GaussSouthwell(Selection):
     """Take the coordinates with the largest slopes (SRCD-GS; with several of them, block SRCD-GS).
 
-    Name one of the three; ``GaussSouthwell()`` takes one coordinate. Ties go to the lowest index.
+    Name a ``k`` or a ``fraction``; ``GaussSouthwell()`` takes one coordinate. With ``candidates`` only
+    so many randomly drawn coordinates are looked at, and no product of matrices is formed. Ties go to
+    the lowest index, among candidates to the first drawn.
 
     Parameters
     ----------
@@ -30,10 +31,13 @@ class GaussSouthwell(Selection):
         How many coordinates a step takes.
     fraction : float, optional
         Which share of the ``D`` coordinates a step takes: ``max(1, round(fraction * D))``.
+    candidates : int, optional
+        Out of how many randomly drawn coordinates; all of them where there are not so many.
     """
 
     k: int | None = None
     fraction: float | None = None
+    candidates: int | None = None
 
     looks_at_slopes = True
 
@@ -46,6 +50,18 @@ class GaussSouthwell(Selection):
             object.__setattr__(self, "k", 1)
         else:
             positive_integer("GaussSouthwell", "k", self.k)
+        if self.candidates is None:
+            return
+        positive_integer("GaussSouthwell", "candidates", self.candidates)
+        if self.fraction is not None:
+            raise ValueError("GaussSouthwell takes fraction or candidates, not both: give k candidates.")
+        if self.k is not None and self.k > self.candidates:
+            raise ValueError(f"GaussSouthwell cannot take {self.k} out of {self.candidates} candidates.")
+
+    @property
+    def grows(self) -> str:  # type: ignore[override]
+        """The share or the number of coordinates, whichever was given."""
+        return "k" if self.fraction is None else "fraction"
 
     def size(self, index: Index) -> int:
         """Return how many coordinates a step takes."""
@@ -54,16 +70,15 @@ class GaussSouthwell(Selection):
         assert self.fraction is not None
         return min(max(1, round(self.fraction * index.count)), index.count)
 
-    @classmethod
-    def examples(cls) -> Sequence[GaussSouthwell]:
-        """Sizes that differ."""
-        return [cls(), cls(k=3), cls(fraction=0.3), cls(fraction=1.0)]
-
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
     ) -> tuple[Coordinates, Tensor | None]:
-        """Read every slope and keep the largest."""
-        return partials.largest(self.size(index)), None
+        """Read every slope, or those of the candidates, and keep the largest."""
+        size = self.size(index)
+        if self.candidates is None:
+            return partials.largest(size), None
+        candidates = draw.sample(index.count, min(self.candidates, index.count))
+        return candidates[largest(partials.at(index.resolve(candidates)).abs(), size)], None
 
     def check(self, index: Index) -> None:
         """There must be ``k`` coordinates."""

@@ -32,8 +32,8 @@ class RandomMatching(Selection):
     ) -> tuple[Coordinates, Tensor | None]:
         """Draw a perfect matching without looking at any slope."""
         half = index.nodes // 2
-        order = draw.permutation(index.nodes)
-        return index.matching(order[:half], order[half : 2 * half]), None
+        a, b = draw.permutation(index.nodes)[: 2 * half].view(2, half)
+        return index.matching(a, b), None
 
     def inclusion(self, index: Index) -> float | None:
         """Return 2 floor(d/2) / (d(d-1)); single coordinates, always taken, make it uneven."""

@@ -35,6 +35,7 @@ class Partition(Selection):
     size: int
 
     pairs = True
+    grows = "size"
 
     def __post_init__(self) -> None:
         positive_integer("Partition", "size", self.size)

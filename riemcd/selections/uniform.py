@@ -30,6 +30,8 @@ class Uniform(Selection):
 
     k: int = 1
 
+    grows = "k"
+
     def __post_init__(self) -> None:
         positive_integer("Uniform", "k", self.k)
 
