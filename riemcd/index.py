@@ -7,7 +7,7 @@ Pairs :math:`0 \le j < l < d` are numbered row by row, as in the paper (there on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 from typing import TypeAlias
@@ -51,7 +51,6 @@ def linear_to_pair(i: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     return lo, i - lo * (2 * nodes - 1 - lo) // 2 + lo + 1
 
 
-@dataclass(frozen=True, eq=False)
 class PairSet:
     """A set of pairs that remembers what is known of its structure.
 
@@ -66,13 +65,35 @@ class PairSet:
     cliques : tuple of Tensor
         ``(c, r)`` sorted columns; when given, the pairs are those of each clique in turn, in the order
         of the upper triangle.
+    ordered : bool
+        Whether ``lo < hi`` holds already; else the ends are put in order when somebody asks.
     """
 
-    lo: Tensor  # (k,) or (*batch, k)
-    hi: Tensor  # (k,) or (*batch, k)
-    nodes: int
-    disjoint: bool = False
-    cliques: tuple[Tensor, ...] = field(default=())
+    def __init__(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        nodes: int,
+        disjoint: bool = False,
+        cliques: tuple[Tensor, ...] = (),
+        ordered: bool = True,
+    ) -> None:
+        self.ends = lo, hi  # (k,) or (*batch, k), in any order
+        self.nodes = nodes
+        self.disjoint = disjoint
+        self.cliques = cliques
+        if ordered:
+            self.__dict__.update(lo=lo, hi=hi)
+
+    @cached_property
+    def lo(self) -> Tensor:
+        """The lower end of each pair."""
+        return torch.minimum(*self.ends)
+
+    @cached_property
+    def hi(self) -> Tensor:
+        """The upper end of each pair."""
+        return torch.maximum(*self.ends)
 
     @classmethod
     def of(cls, coords: Coordinates, nodes: int) -> PairSet:
@@ -163,7 +184,7 @@ class Index:
 
         ``singles`` names the nodes whose single coordinates are taken, where not all of them are.
         """
-        pairs = PairSet(torch.minimum(a, b), torch.maximum(a, b), self.nodes, disjoint=True)
+        pairs = PairSet(a, b, self.nodes, disjoint=True, ordered=False)
         return self._with_singles(pairs, singles)
 
     def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:

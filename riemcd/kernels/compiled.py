@@ -89,12 +89,12 @@ def _vectors(task: Any, dtype: Any) -> None:
     batch, k, n, reads, moves, skips = q[14], q[15], q[16], q[17], q[18], q[19]
     start, stop = share(task, batch * k)
     zero = dtype(0)
-    skipped = 0
     for item in range(start, stop):
         e = item // k
         m = item - e * k
-        lo = carray(at(q[9], e * q[11] + m, np.int64), (1,))[0]
-        hi = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
+        i = carray(at(q[9], e * q[11] + m, np.int64), (1,))[0]
+        j = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
+        lo, hi = min(i, j), max(i, j)
         out = carray(at(q[12], item, dtype), (1,))
         if reads:
             slope = scale * _wedge(
@@ -106,9 +106,10 @@ def _vectors(task: Any, dtype: Any) -> None:
                 zero,
             )
             amount = rate * slope
-            if skips and not math.isfinite(slope):
-                amount = 0.0
-                skipped += 1
+            if skips:
+                carray(at(q[13], item, np.bool_), (1,))[0] = not math.isfinite(slope)
+                if not math.isfinite(slope):
+                    amount = 0.0
             out[0] = amount
         if moves:
             angle = turn * np.float64(out[0])
@@ -116,8 +117,6 @@ def _vectors(task: Any, dtype: Any) -> None:
                 a = carray(at(q[6], e * q[7] + lo * q[8], dtype), (n,))
                 b = carray(at(q[6], e * q[7] + hi * q[8], dtype), (n,))
                 _turn(a, b, n, dtype(math.sin(angle)), dtype(math.tan(0.5 * angle)))
-    if skipped:  # each thread owns the count of its first item
-        carray(at(q[13], start, np.int64), (1,))[0] = skipped
 
 
 @njit(nogil=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.compiler import is_compiling
 
 from ..index import PairSet
 from . import team
@@ -20,9 +21,10 @@ __all__ = ["descend_", "only_torch", "rotate_", "steepest", "upper", "wedge"]
 
 _enabled = True
 _DTYPES = (torch.float32, torch.float64)
+_STRIDED = torch.strided
 _NO_DISPATCH = Tensor.__torch_dispatch__
 _NOWHERE = (0, 0, 0, 0)
-_ELEVEN = (0,) * 11
+_EIGHT = (0,) * 8
 _CHUNKS = 16  # of rows, when columns are summed: shapes decide them, never the number of threads
 
 Layout = tuple[int, int, int, int]  # address, and strides over the batch, the rows and the columns
@@ -41,14 +43,14 @@ def only_torch() -> Iterator[None]:
 
 def _serves(x: Tensor) -> bool:
     return (
-        _enabled
-        and x.is_cpu
+        x.is_cpu
         and x.dtype in _DTYPES
-        and x.layout is torch.strided
+        and x.layout is _STRIDED
         and type(x).__torch_dispatch__ is _NO_DISPATCH  # a wrapper has no memory of its own
-        and x.numel() > 0
-        and not torch.compiler.is_compiling()
+        and _enabled
+        and not is_compiling()
         and team.available()
+        and x.numel() > 0
     )
 
 
@@ -69,10 +71,7 @@ class _Pairs:
     __slots__ = ("batch", "columns", "hi", "k", "keep", "lo", "rows", "size", "stride")
 
     def __init__(self, pairs: PairSet, x: Tensor) -> None:
-        lo, hi = pairs.lo, pairs.hi
-        if not (lo.is_contiguous() and hi.is_contiguous()):
-            lo, hi = lo.contiguous(), hi.contiguous()
-        self.keep = (lo, hi)  # alive until the kernels have read them
+        self.keep = lo, hi = _contiguous(*pairs.ends)  # alive until the kernels have read them
         self.lo, self.hi = lo.data_ptr(), hi.data_ptr()
         shape = x.shape
         self.k, self.rows, self.columns = lo.shape[-1], shape[-2], shape[-1]
@@ -106,30 +105,59 @@ class _Pairs:
         at, shape = (self.lo, self.hi, self.stride), (self.batch, self.k, self.rows, chunks, self.columns)
         numbers = (*u, *v, 0, *at, sums.data_ptr(), 0, *shape, self.size)
         team.run("read_columns", self.size, numbers, (0.0, 0.0, 0.0), self.work)
-        numbers = (sums.data_ptr(), *_ELEVEN, *out, self.batch, self.k, chunks, 1, 0, skips)
+        numbers = (sums.data_ptr(), *_EIGHT, *at, *out, self.batch, self.k, chunks, 1, 0, skips)
         team.run("finish", self.size, numbers, by, self.batch * self.k)
 
     def columns_move(self, x: Layout, amounts: int, turn: float) -> None:
         """Rotate columns row by row."""
-        half = self.batch * self.k * self.size
-        angles = torch.empty(2 * half, dtype=torch.uint8)
+        each, size, at = self.batch * self.k, self.size, (self.lo, self.hi, self.stride)
+        if x[3] == 1 and 4 * self.k > self.columns:
+            self._matrix_move(x, amounts, turn)
+            return
+        angles = torch.empty(2 * each * size, dtype=torch.uint8)
         s = angles.data_ptr()
-        numbers = (0, s, s + half, *_ELEVEN[:9], amounts, 0, self.batch, self.k, 0, 0, 1, 0)
-        team.run("finish", self.size, numbers, (0.0, 0.0, turn), self.batch * self.k)
-        at = (*x, s, s + half, 0, 0, 0, self.lo, self.hi, self.stride, 0, 0)
-        numbers = (*at, self.batch, self.k, self.rows, self.columns, 0, 0)
-        team.run("turn_columns", self.size, numbers, (0.0, 0.0, 0.0), self.work)
+        tau = s + each * size
+        numbers = (0, s, tau, *_EIGHT[:6], *at, amounts, 0, self.batch, self.k, 0, 0, 1, 0)
+        team.run("finish", size, numbers, (0.0, 0.0, turn), each)
+        numbers = (*x, s, tau, 0, 0, 0, *at, 0, 0, self.batch, self.k, self.rows, 0, 0, 0)
+        team.run("turn_columns", size, numbers, (0.0, 0.0, 0.0), self.work)
+
+    def _matrix_move(self, x: Layout, amounts: int, turn: float) -> None:
+        """Rotate nearly all columns: each finds its partner, its sine and its half tangent in arrays."""
+        d, size, chunks = self.columns, self.size, min(_CHUNKS, self.rows)
+        each = self.batch * d
+        scratch = torch.empty(each * (8 + (2 + chunks) * size), dtype=torch.uint8)
+        if 2 * self.k < d:  # those without a partner turn with themselves, by nothing
+            scratch.zero_()
+            scratch[: 8 * each].view(torch.int64).view(self.batch, d).copy_(torch.arange(d))
+        partner = scratch.data_ptr()
+        s = partner + 8 * each
+        tau = s + size * each
+        at = (self.lo, self.hi, self.stride)
+        numbers = (0, s, tau, partner, d, *_EIGHT[:4], *at, amounts, 0, self.batch, self.k, 0, 0, 1, 0)
+        team.run("finish", size, numbers, (0.0, 0.0, turn), self.batch * self.k)
+        shape = (self.batch, self.k, self.rows, chunks, d, 0)
+        numbers = (*x, s, tau, partner, tau + size * each, *_EIGHT[:6], *shape)
+        team.run("turn_matrix", size, numbers, (0.0, 0.0, 0.0), self.work)
 
 
-def _agree(x: Tensor, *others: Tensor) -> bool:
-    """Return whether all tensors are what the kernels serve, and of one type and shape."""
-    return _serves(x) and all(
-        y.is_cpu and y.dtype is x.dtype and y.shape == x.shape and y.layout is torch.strided for y in others
-    )
+def _contiguous(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    return (lo, hi) if lo.is_contiguous() and hi.is_contiguous() else (lo.contiguous(), hi.contiguous())
+
+
+def _agree(x: Tensor, y: Tensor) -> bool:
+    """Return whether both tensors are what the kernels serve, and of one type and shape."""
+    return _serves(x) and y.is_cpu and y.dtype is x.dtype and y.shape == x.shape and y.layout is _STRIDED
 
 
 def _on_cpu(pairs: PairSet) -> bool:
-    return pairs.lo.is_cpu and pairs.lo.shape[-1] > 0
+    ends = pairs.ends[0]
+    return ends.is_cpu and ends.shape[-1] > 0
+
+
+def _per_pair(x: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """Return an uninitialised ``(*batch, k)``."""
+    return torch.empty(k, dtype=dtype) if x.dim() == 2 else torch.empty((*x.shape[:-2], k), dtype=dtype)
 
 
 def wedge(u: Tensor, v: Tensor, pairs: PairSet, scale: float) -> Tensor | None:
@@ -140,7 +168,7 @@ def wedge(u: Tensor, v: Tensor, pairs: PairSet, scale: float) -> Tensor | None:
     if at_u is None or at_v is None:
         return None
     task = _Pairs(pairs, u)
-    slopes = torch.empty((*u.shape[:-2], task.k), dtype=u.dtype)
+    slopes = _per_pair(u, task.k, u.dtype)
     out = (slopes.data_ptr(), 0)
     if at_u[2] == 1 == at_v[2]:
         task.vectors(at_u, at_v, _NOWHERE, out, (1, 0, 0), (scale, 1.0, 0.0))
@@ -188,7 +216,7 @@ def descend_(
 
     Returns
     -------
-    The amounts, ``(*batch, k)``, and the numbers of pairs left alone; None when this cannot be done.
+    The amounts and which pairs were left alone, ``(*batch, k)``; None when this cannot be done.
     """
     if not (_agree(x, grad) and _on_cpu(pairs)):
         return None
@@ -202,8 +230,8 @@ def descend_(
         task.rows, task.columns = task.columns, task.rows
         w = (at_x[0], at_x[1], at_x[3], at_x[2])
         u, v, turn = (at_g[0], at_g[1], at_g[3], at_g[2]), w, -scale
-    amounts = torch.empty((*x.shape[:-2], task.k), dtype=x.dtype)
-    skipped = torch.zeros(task.batch * task.k, dtype=torch.int64) if skip else None
+    amounts = _per_pair(x, task.k, x.dtype)
+    skipped = _per_pair(x, task.k, torch.bool) if skip else None
     out = (amounts.data_ptr(), 0 if skipped is None else skipped.data_ptr())
     if u[2] == 1 == v[2]:
         task.vectors(u, v, w, out, (1, 1, int(skip)), (scale, rate, turn))
@@ -243,5 +271,5 @@ def steepest(product: Tensor) -> Tensor | None:
 def _upper(product: Tensor, out: tuple[int, int, int, int, int], writes: int, scale: float) -> None:
     d = product.shape[-1]
     batch = product.numel() // (d * d)
-    numbers = (product.data_ptr(), d * d, *out, *_ELEVEN[:7], batch, writes, _CHUNKS, 0, 0, 0)
+    numbers = (product.data_ptr(), d * d, *out, *_EIGHT[:7], batch, writes, _CHUNKS, 0, 0, 0)
     team.run("upper", product.element_size(), numbers, (scale, 0.0, 0.0), product.numel())
