@@ -17,6 +17,9 @@ from riemcd.selections import (
     All,
     Cyclic,
     GaussSouthwell,
+    GreedyMatching,
+    Growing,
+    Importance,
     Partition,
     RandomMatching,
     RoundRobin,
@@ -25,6 +28,7 @@ from riemcd.selections import (
 )
 from riemcd.testing import BasisCase, subclasses
 from riemcd.theory import directions, expected_step, rule_moments, second_moment
+from riemcd.theory.rules import at_slopes, blind
 
 few = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -40,7 +44,8 @@ EXAMPLES = [
     if example.basis.for_shape(example.shape).frame != "spanning"
     and example.basis.for_shape(example.shape).spans
 ]
-BLIND = [rule for kind in shipped(Selection) for rule in kind.examples() if not rule.looks_at_slopes]
+RULES = [rule for kind in shipped(Selection) for rule in kind.examples()]
+BLIND = [rule for rule in RULES if not rule.looks_at_slopes and rule.inclusion(Index.of_pairs(4)) is not None]
 
 
 def random_gradient(draw, point):
@@ -85,14 +90,17 @@ def check_identities(basis, rule, case, grad, p, q):
 
 def even_rules(basis, index):
     """Every rule we ship that takes all these coordinates equally often, with the probability."""
-    for rule in BLIND:
+    for rule in RULES:
         if rule.pairs and not basis.pairs:
             continue
         try:
             rule.check(index)
-        except ValueError:  # more coordinates wanted than there are
+            p = rule.inclusion(index)
+            if p is None:
+                found = rule_moments(rule, index)
+                p = found.least if found.even else None
+        except ValueError:  # more coordinates wanted than there are, or the slopes decide
             continue
-        p = rule.inclusion(index)
         if p is not None:  # single coordinates make some rules uneven, see test_uneven_rules
             yield rule, p
 
@@ -100,16 +108,23 @@ def even_rules(basis, index):
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_mean_step_and_second_moment(example):
     basis = example.basis.for_shape(example.shape)
-    rules = list(even_rules(basis, basis.index(example.shape)))
+    index = basis.index(example.shape)
+    rules = list(even_rules(basis, index))
     assert rules
 
     @few
     @given(places(example))
     def check(place):
         for rule, p in rules:
-            check_identities(basis, rule, *place, p, p)
+            if not rule.looks_at_slopes:
+                check_identities(basis, rule, *place, p, p)
 
     check()
+    case = BasisCase(example)
+    for rule, p in rules:
+        # Rules that remember slopes are gone through again at every point: a small one is enough.
+        if rule.looks_at_slopes and index.count <= 6:
+            check_identities(basis, rule, case, case.grad, p, p)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -135,9 +150,7 @@ def test_inclusion_is_what_enumeration_counts(rule, d):
 
 def enumerated(rule, index):
     """The moments by going through all outcomes, whatever formula the rule has."""
-    from riemcd.theory.moments import _blind
-
-    return _blind(rule, index, None, 100_000)
+    return blind(rule, index, None, 100_000)
 
 
 def test_inclusion_formulas():
@@ -158,6 +171,58 @@ def test_uneven_rules(rule):
     assert (found.least, found.most) == pytest.approx((1 / 3, 1.0))
 
 
+def compare(rule, index, step=0, state=None):
+    """The formula of a rule against going through all its outcomes."""
+    found = rule_moments(rule, index, step=step, state=state)
+    slopes = torch.arange(1.0, index.count + 1, dtype=torch.float64)
+    counted = at_slopes(rule, index, slopes, step=step, state=state)
+    assert torch.allclose(found.first, counted.first, rtol=1e-9)
+    assert torch.allclose(found.second, counted.second, rtol=1e-9)
+    return found
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("nodes", [1, 3, 4])
+@pytest.mark.parametrize("rule", [RandomMatching(), Partition(2), Partition(3)], ids=repr)
+def test_formulas_with_single_coordinates(rule, nodes, layers):
+    compare(rule, Index.of_pairs(nodes, singles=True, layers=layers))
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.data())
+def test_importance(data):
+    """Whatever it remembers: E[step] = (k/D) gradient, and the noise is that of its weights."""
+    case = BasisCase(RightGivens.examples()[0], seed=data.draw(st.integers(0, 10_000)))
+    grad = random_gradient(data.draw, case.point)
+    rule = Importance(data.draw(st.integers(1, 4)), explore=data.draw(st.floats(0.1, 1.0)))
+    average = data.draw(st.lists(st.floats(0, 10), min_size=10, max_size=10))
+    state = {"importance": torch.tensor(average, dtype=torch.float64)}
+    index, p = case.basis.index(case.shape), rule.k / 10
+    gradient = case.example.manifold.egrad2rgrad(case.point, grad)
+    step = expected_step(case.basis, rule, case.point, grad, state=state)
+    assert (step - p * gradient).abs().max() < 1e-7 * (1 + gradient.abs().max())
+    found = compare(rule, index, state=state)
+    assert found.even
+    assert found.least == pytest.approx(p)
+    slopes = case.basis.partials(case.basis.covector(case.point, grad))
+    moment = second_moment(case.basis, rule, case.point, grad, state=state)
+    assert moment == pytest.approx(float((found.second * slopes.square()).sum()), rel=1e-6, abs=1e-9)
+    assert found.most <= p / rule.explore * (1 + 1e-9)  # what exploring costs at most
+
+
+@pytest.mark.parametrize("step", [0, 2, 9])
+def test_growing_rules_are_what_they_have_grown_to(step):
+    rule = Growing(Uniform(), start=1, stop=4, steps=4)
+    found = compare(rule, Index.of_pairs(4), step=step)
+    assert found.least == pytest.approx(rule.at(step).k / 6)
+
+
+def test_rules_that_follow_the_slopes_are_refused():
+    for rule in (GaussSouthwell(2), GreedyMatching(), Growing(GaussSouthwell(), start=1, stop=3, steps=5)):
+        with pytest.raises(ValueError, match="follows the slopes"):
+            rule_moments(rule, Index.of_pairs(5))
+
+
 @few
 @given(st.data())
 def test_gauss_southwell_is_biased(data):
@@ -173,7 +238,7 @@ def test_gauss_southwell_is_biased(data):
     # and what it leaves out is never made up for.
     rest = float((gradient - step).square().sum())
     assert rest == pytest.approx(float(slopes[:-1].square().sum()), rel=1e-6, abs=1e-9)
-    with pytest.raises(ValueError, match="looks at the slopes"):
+    with pytest.raises(ValueError, match="follows the slopes"):
         rule_moments(GaussSouthwell(), case.basis.index(case.shape))
 
 
@@ -195,6 +260,66 @@ def test_sweeps_are_unbiased_on_average_and_not_in_one_step():
         with pytest.raises(ValueError, match="fixed order"):
             rule_moments(rule, Index.of_pairs(4))
     assert rule_moments(All(), Index.of_pairs(4)).least == 1.0
+
+
+# ---------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True)
+class Systematic(Selection):
+    """Take k coordinates, the i-th with probability pi_i, by one uniform number; slopes times p/pi_i."""
+
+    pi: tuple[float, ...]
+    corrected: bool = True
+
+    def select(self, index, partials, draw, state):
+        pi = torch.tensor(self.pi, dtype=torch.float64)
+        marks = draw.uniform(1) + torch.arange(round(float(pi.sum())), dtype=torch.float64)
+        coords = torch.searchsorted(pi.cumsum(0), marks, right=True).clamp_(max=len(pi) - 1)
+        weights = pi.sum() / len(pi) / pi[coords] if self.corrected else None
+        return coords, weights
+
+    @classmethod
+    def examples(cls):
+        return ()
+
+
+def inclusion_probabilities(weights, k):
+    """Positive numbers turned into probabilities that add up to k, none above 1."""
+    pi = np.array(weights) / sum(weights) * k
+    while pi.max() > 1:
+        free = pi < 1
+        pi = np.where(free, pi * (k - (~free).sum()) / pi[free].sum(), 1.0)
+    return tuple(float(x) for x in pi)
+
+
+@few
+@given(st.data())
+def test_weights_correct_unequal_probabilities(data):
+    """E[step] = (k/D) gradient, and the second moment is that of the weights: sum (k/D)² d_i² / pi_i."""
+    case = BasisCase(RightGivens.examples()[0], seed=data.draw(st.integers(0, 10_000)))
+    grad = random_gradient(data.draw, case.point)
+    k = data.draw(st.integers(1, 4))
+    raw = data.draw(st.lists(st.floats(0.05, 1.0), min_size=10, max_size=10))
+    rule = Systematic(inclusion_probabilities(raw, k))
+    p, pi = k / 10, torch.tensor(rule.pi, dtype=torch.float64)
+    gradient = case.example.manifold.egrad2rgrad(case.point, grad)
+    step = expected_step(case.basis, rule, case.point, grad)
+    assert (step - p * gradient).abs().max() < 1e-9 * (1 + gradient.abs().max())
+    slopes = case.basis.partials(case.basis.covector(case.point, grad))
+    moment = second_moment(case.basis, rule, case.point, grad)
+    assert moment == pytest.approx(float((p**2 / pi * slopes.square()).sum()), rel=1e-9, abs=1e-12)
+    found = rule_moments(rule, case.basis.index(case.shape))
+    assert found.even
+    assert (found.least, found.most) == pytest.approx((p, float(p**2 / pi.min())), rel=1e-9)
+
+
+def test_without_its_weights_unequal_sampling_is_biased():
+    case, grad = fixed_place()
+    rule = Systematic(inclusion_probabilities(range(1, 11), 2), corrected=False)
+    assert not rule_moments(rule, case.basis.index(case.shape)).even
+    with pytest.raises(AssertionError):
+        check_identities(case.basis, rule, case, grad, 0.2, 0.2)
 
 
 # ---------------------------------------------------------------- mutations: a wrong constant is seen

@@ -13,6 +13,8 @@ from riemcd.selections import (
     All,
     Cyclic,
     GaussSouthwell,
+    Growing,
+    Importance,
     Partition,
     RandomMatching,
     RoundRobin,
@@ -47,6 +49,7 @@ RULES = [
     Uniform(3),
     Cyclic(2),
     GaussSouthwell(),
+    Importance(2),
     RandomMatching(),
     RoundRobin(),
     Partition(3),
@@ -67,14 +70,18 @@ def test_every_rule_obeys_the_exact_constant(rule, d):
     assert 0 < monitor.needed <= linear_trace_bound(M)
 
 
-@pytest.mark.parametrize("rule", [Uniform(), RandomMatching(), Partition(3), All()], ids=repr)
+COVERED = [Uniform(), RandomMatching(), Partition(3), Importance(2), Growing(Uniform(), 1, 5, 40), All()]
+
+
+@pytest.mark.parametrize("rule", COVERED, ids=repr)
 @pytest.mark.parametrize("d", [4, 5])
 def test_slack_of_the_expected_inequality(rule, d):
     """Without noise, over many steps: on average not negative."""
     M = normal(0, d, d)
     W = rotation(1, d)
     L = linear_trace_bound(M)
-    opt = riemcd.SRCD([W], lr=0.5 / L, selection=rule)
+    # The weights of Importance make steps up to 1/explore times as long: alpha L M <= mu.
+    opt = riemcd.SRCD([W], lr=0.2 / L, selection=rule)
     with DescentMonitor(opt, lambda: -(M * W).sum(), L=L, noise=Noise()) as monitor:
         train(opt, lambda: -(M * W).sum(), steps=60)
     slack = np.array([check.expected_slack for check in monitor.records])

@@ -16,10 +16,11 @@ from .closed_forms import (
     quadratic_trace_bound,
     upper_bound,
 )
-from .moments import RuleMoments, directions, expected_step, rule_moments, second_moment
+from .moments import directions, expected_step, second_moment
 from .monitor import DescentMonitor, StepCheck
 from .noise import Estimate, Noise, NoiseConstants, Observation, noise_constants, observe_noise
 from .robbins_monro import PowerLaw, Verdict, is_robbins_monro
+from .rules import RuleMoments, moments_in_closed_form, rule_moments
 from .search import Witness, remainder_ratio
 from .smoothness import Smoothness, smoothness
 
@@ -48,6 +49,7 @@ __all__ = [
     "joint_diagonalization_bound",
     "linear_trace_bound",
     "lipschitz_bound",
+    "moments_in_closed_form",
     "noise_constants",
     "observe_noise",
     "quadratic_trace_bound",

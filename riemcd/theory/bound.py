@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .moments import RuleMoments
 from .noise import Noise, NoiseConstants
 from .robbins_monro import Verdict, is_robbins_monro
+from .rules import RuleMoments
 from .smoothness import Smoothness, constant
 
 __all__ = ["Constants", "ConvergenceBound", "Premise", "Run", "convergence_bound"]

@@ -15,54 +15,16 @@ In an orthonormal basis, and in a Parseval frame, these are :math:`p\,\mathrm{gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..bases import Basis
-from ..draw import Draw
-from ..index import Index
-from ..partials import Partials
 from ..selections import Selection
-from .outcomes import outcomes
+from .rules import RuleMoments, at_slopes
 
-__all__ = ["RuleMoments", "directions", "expected_step", "rule_moments", "second_moment"]
-
-
-@dataclass(frozen=True, eq=False)
-class RuleMoments:
-    """How often a rule takes each coordinate.
-
-    Attributes
-    ----------
-    first : Tensor
-        ``(D,)``, the mean of the weight of each coordinate, zero where it is not taken: its inclusion
-        probability where a rule has no weights.
-    second : Tensor
-        ``(D,)``, the mean of the squared weight.
-    """
-
-    first: Tensor  # (D,)
-    second: Tensor  # (D,)
-
-    @property
-    def least(self) -> float:
-        """The smallest entry of ``first``: how much of the descent of a full step is kept at least."""
-        return float(self.first.min()) if self.first.numel() else 1.0
-
-    @property
-    def most(self) -> float:
-        """The largest entry of ``second``: how much of the noise of a full step remains at most."""
-        return float(self.second.max()) if self.second.numel() else 1.0
-
-    @property
-    def even(self) -> bool:
-        """Whether all coordinates are alike, so that the mean step points along the gradient."""
-        first = self.first
-        return first.numel() == 0 or bool((first - first[0]).abs().max() <= 1e-9 * first[0].abs())
+__all__ = ["directions", "expected_step", "second_moment"]
 
 
 def directions(basis: Basis, point: Tensor) -> Tensor:
@@ -177,94 +139,5 @@ def _at(
     index = basis.index(point.shape)
     selection.check(index)
     slopes = basis.partials(basis.covector(point, grad))
-    if selection.looks_at_slopes or state:
-        partials = Partials(lambda _: slopes, index.count)
-        partials.all()
-        rule = _enumerated(selection, index, partials, step, state, limit)
-    else:
-        rule = _blind(selection, index, step, limit)
+    rule = at_slopes(selection, index, slopes, step=step, state=state, limit=limit)
     return slopes, RuleMoments(rule.first.to(slopes), rule.second.to(slopes))
-
-
-@lru_cache(maxsize=256)
-def _blind(selection: Selection, index: Index, step: int | None, limit: int) -> RuleMoments:
-    """Go through a rule that looks at no slopes and keeps nothing: once for all points."""
-    return _enumerated(selection, index, _no_partials(selection, index), step, None, limit)
-
-
-def _enumerated(
-    selection: Selection,
-    index: Index,
-    partials: Partials,
-    step: int | None,
-    state: dict[str, Any] | None,
-    limit: int,
-) -> RuleMoments:
-    """Go through the outcomes of one step, or of a step taken at random from a sweep."""
-    steps = [step or 0]
-    if step is None and selection.sweeps:
-        steps = list(range(selection.steps_per_sweep(index)))
-    first = torch.zeros(index.count, dtype=torch.float64)
-    second = torch.zeros(index.count, dtype=torch.float64)
-    for number in steps:
-        for chance, coords, weights in outcomes(
-            selection, index, partials, step=number, state=state, limit=limit
-        ):
-            weight = torch.ones(coords.shape, dtype=torch.float64) if weights is None else weights.double()
-            first.index_add_(0, coords, weight * (chance / len(steps)))
-            second.index_add_(0, coords, weight.square() * (chance / len(steps)))
-    return RuleMoments(first, second)
-
-
-def _no_partials(selection: Selection, index: Index) -> Partials:
-    def refuse(_: Any) -> Tensor:
-        raise ValueError(f"{selection!r} reads slopes without declaring looks_at_slopes.")
-
-    return Partials(refuse, index.count)
-
-
-def rule_moments(
-    selection: Selection,
-    index: Index,
-    *,
-    state: dict[str, Any] | None = None,
-    limit: int = 100_000,
-) -> RuleMoments:
-    """Return how often a rule takes each coordinate: by its own formula, else by enumeration.
-
-    Parameters
-    ----------
-    selection : Selection
-        A rule that draws; the theorem is silent about rules whose choice follows the slopes, or a
-        fixed order, and so is this function.
-    index : Index
-    state : dict, optional
-        What the rule has noted down in earlier steps.
-    limit : int
-        Refuse to go through more outcomes than this.
-
-    Examples
-    --------
-    >>> from riemcd import selections
-    >>> rule_moments(selections.RandomMatching(), Index.of_pairs(5)).least  # 1/d for odd d
-    0.2
-    """
-    selection.check(index)
-    if selection.looks_at_slopes:
-        raise ValueError(
-            f"{selection!r} looks at the slopes, so its mean step is not a multiple of the gradient and the "
-            "theorem says nothing about it. Use Uniform, RandomMatching, Partition or Importance."
-        )
-    if selection.sweeps and selection.steps_per_sweep(index) > 1:
-        raise ValueError(
-            f"{selection!r} follows a fixed order, so nothing is drawn that could be averaged and the "
-            "theorem says nothing about it. Use Uniform, RandomMatching, Partition or Importance."
-        )
-    even = selection.inclusion(index)
-    if even is not None:
-        partials = _no_partials(selection, index)
-        if selection.select(index, partials, Draw(0, 0), dict(state or {}))[1] is None:
-            return RuleMoments(*torch.full((2, index.count), even, dtype=torch.float64))
-    if state:
-        return _enumerated(selection, index, _no_partials(selection, index), None, state, limit)
-    return _blind(selection, index, None, limit)

@@ -26,8 +26,8 @@ from ..index import linear
 from ..optim import SRCD
 from ..plan import Plan
 from .bound import Constants, Run
-from .moments import RuleMoments, rule_moments
 from .noise import Noise, NoiseConstants
+from .rules import RuleMoments, rule_moments
 from .smoothness import Smoothness, constant
 from .variables import Variable
 
@@ -187,7 +187,9 @@ class DescentMonitor:
         rules: list[RuleMoments] = []
         for param, plan in plans.items():
             if plan.basis is not None:
-                rules.append(rule_moments(plan.selection, plan.index, state=dict(self.opt.state[param])))
+                state = dict(self.opt.state[param])
+                step = int(state.get("step", 0))
+                rules.append(rule_moments(plan.selection, plan.index, step=step, state=state))
         free = any(plan.basis is None for plan in plans.values())
         return Constants.of(self.noise, rules, has_X=free)
 
