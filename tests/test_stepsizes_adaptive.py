@@ -243,7 +243,7 @@ class _Decaying(riemcd.stepsizes.StepSize):
         return ball * lr
 
 
-def _distance_after(rule, lr, steps=1000, d=24):
+def _distance_after(rule, lr, steps=1100, d=12):
     target, C = orthogonal(d, 5), torch.diag(torch.logspace(-1, 0.5, d, dtype=torch.float64))
     skew = gradient(d, 6) * 0.6 / d**0.5
     start = target @ torch.linalg.matrix_exp(skew - skew.T)
@@ -256,10 +256,11 @@ def _distance_after(rule, lr, steps=1000, d=24):
 
 
 def test_momentum_that_waits_beats_momentum_that_decays():
-    rules = (Momentum(Constant(), 0.9), _Decaying(), Constant())
-    waits, decays, none = (_distance_after(rule, 0.1) for rule in rules)
-    assert waits < decays / 2  # one that decays is hardly any momentum at all
-    assert decays > none / 2
+    """Each with its best rate; about a hundred visits of every coordinate."""
+    rules = (Momentum(Constant(), 0.9), _Decaying())
+    rates = (0.03, 0.1, 0.3)
+    waits, decays = (min(_distance_after(rule, lr) for lr in rates) for rule in rules)
+    assert waits < decays / 5
 
 
 def test_left_rotations_keep_moments_too():
@@ -282,9 +283,7 @@ def test_copying_memory(seed):
     full = recent(train(seed, selection=All(), lr=1e-3), 20)
     partition = recent(train(seed, selection=Partition(19), lr=3e-3), 20)
     matching = recent(train(seed, selection=RandomMatching(), lr=1e-2), 20)
-    print(
-        f"seed {seed}: frozen {frozen:.5f}, full {full:.5f}, Partition(19) {partition:.5f}, matching {matching:.5f}"
-    )
+    print(f"seed {seed}: {frozen=:.5f} {full=:.5f} {partition=:.5f} {matching=:.5f}")
     assert partition <= full
     assert matching <= 5 * full
     assert max(full, partition, matching) <= frozen / 3
