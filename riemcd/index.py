@@ -65,8 +65,6 @@ class PairSet:
     cliques : tuple of Tensor
         ``(c, r)`` sorted columns; when given, the pairs are those of each clique in turn, in the order
         of the upper triangle.
-    ordered : bool
-        Whether ``lo < hi`` holds already; else the ends are put in order when somebody asks.
     """
 
     def __init__(
@@ -76,14 +74,35 @@ class PairSet:
         nodes: int,
         disjoint: bool = False,
         cliques: tuple[Tensor, ...] = (),
-        ordered: bool = True,
     ) -> None:
-        self.ends = lo, hi  # (k,) or (*batch, k), in any order
         self.nodes = nodes
         self.disjoint = disjoint
         self.cliques = cliques
-        if ordered:
-            self.__dict__.update(lo=lo, hi=hi)
+        self.order: Tensor | None = None
+        self.__dict__.update(lo=lo, hi=hi, ends=(lo, hi), size=lo.shape[-1])
+
+    @classmethod
+    def matching(cls, order: Tensor, nodes: int) -> PairSet:
+        """Return the disjoint pairs of ``order[m]`` and ``order[k + m]``, ``k = len(order) // 2``.
+
+        Cutting a permutation in two and putting ends in order takes as long as a small rotation: it is
+        done when somebody asks.
+        """
+        pairs = cls.__new__(cls)
+        pairs.nodes, pairs.disjoint, pairs.cliques, pairs.order = nodes, True, (), order
+        return pairs
+
+    @cached_property
+    def size(self) -> int:
+        """How many pairs there are."""
+        assert self.order is not None
+        return self.order.shape[0] // 2
+
+    @cached_property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Both ends of each pair, in any order."""
+        assert self.order is not None
+        return self.order[: self.size], self.order[self.size : 2 * self.size]
 
     @cached_property
     def lo(self) -> Tensor:
@@ -184,8 +203,12 @@ class Index:
 
         ``singles`` names the nodes whose single coordinates are taken, where not all of them are.
         """
-        pairs = PairSet(a, b, self.nodes, disjoint=True, ordered=False)
+        pairs = PairSet(torch.minimum(a, b), torch.maximum(a, b), self.nodes, disjoint=True)
         return self._with_singles(pairs, singles)
+
+    def halves(self, order: Tensor) -> Coordinates:
+        """Return the disjoint pairs of ``order[m]`` and ``order[d // 2 + m]``, and every single one."""
+        return self._with_singles(PairSet.matching(order, self.nodes))
 
     def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:
         """Return the coordinates of cliques, ``(c, r)`` each, and every single one."""

@@ -59,7 +59,7 @@ class Partials:
         """Return the slopes at ``coords``, ``(*batch, k)``."""
         if self._all is None:
             if self._last is None or self._last[0] is not coords:
-                self.computed += (coords.ends[0] if isinstance(coords, PairSet) else coords).shape[-1]
+                self.computed += coords.size if isinstance(coords, PairSet) else coords.shape[-1]
                 self._last = coords, self._read(coords)
             return self._last[1]
         index = linear(coords)

@@ -68,14 +68,31 @@ def _layout(x: Tensor) -> Layout | None:
 class _Pairs:
     """Pairs as the kernels read them, and how often they are read."""
 
-    __slots__ = ("batch", "columns", "hi", "k", "keep", "lo", "rows", "size", "stride")
+    __slots__ = (
+        "batch",
+        "columns",
+        "hi",
+        "k",
+        "keep",
+        "lo",
+        "rows",
+        "size",
+        "stride",
+    )  # keep: alive until read
 
     def __init__(self, pairs: PairSet, x: Tensor) -> None:
-        self.keep = lo, hi = _contiguous(*pairs.ends)  # alive until the kernels have read them
-        self.lo, self.hi = lo.data_ptr(), hi.data_ptr()
         shape = x.shape
-        self.k, self.rows, self.columns = lo.shape[-1], shape[-2], shape[-1]
-        self.stride = 0 if lo.dim() == 1 else self.k
+        self.k, self.rows, self.columns = pairs.size, shape[-2], shape[-1]
+        self.stride = 0
+        if pairs.order is not None and pairs.order.is_contiguous():
+            self.lo = pairs.order.data_ptr()
+            self.hi = self.lo + 8 * self.k
+        else:
+            lo, hi = pairs.ends
+            if not (lo.is_contiguous() and hi.is_contiguous()):
+                lo, hi = lo.contiguous(), hi.contiguous()
+            self.lo, self.hi, self.keep = lo.data_ptr(), hi.data_ptr(), (lo, hi)
+            self.stride = 0 if lo.dim() == 1 else self.k
         self.batch = 1 if len(shape) == 2 else shape[:-2].numel()
         self.size = x.element_size()
 
@@ -141,18 +158,13 @@ class _Pairs:
         team.run("turn_matrix", size, numbers, (0.0, 0.0, 0.0), self.work)
 
 
-def _contiguous(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-    return (lo, hi) if lo.is_contiguous() and hi.is_contiguous() else (lo.contiguous(), hi.contiguous())
-
-
 def _agree(x: Tensor, y: Tensor) -> bool:
     """Return whether both tensors are what the kernels serve, and of one type and shape."""
     return _serves(x) and y.is_cpu and y.dtype is x.dtype and y.shape == x.shape and y.layout is _STRIDED
 
 
 def _on_cpu(pairs: PairSet) -> bool:
-    ends = pairs.ends[0]
-    return ends.is_cpu and ends.shape[-1] > 0
+    return (pairs.lo if pairs.order is None else pairs.order).is_cpu and pairs.size > 0
 
 
 def _per_pair(x: Tensor, k: int, dtype: torch.dtype) -> Tensor:

@@ -31,9 +31,7 @@ class RandomMatching(Selection):
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
     ) -> tuple[Coordinates, Tensor | None]:
         """Draw a perfect matching without looking at any slope."""
-        half = index.nodes // 2
-        a, b = draw.permutation(index.nodes)[: 2 * half].view(2, half)
-        return index.matching(a, b), None
+        return index.halves(draw.permutation(index.nodes)), None
 
     def inclusion(self, index: Index) -> float | None:
         """Return 2 floor(d/2) / (d(d-1)); single coordinates, always taken, make it uneven."""
