@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .options import PLUGINS, check_options
@@ -95,15 +94,22 @@ def _shapes(param: Tensor, plan: Plan) -> Sequence[Sequence[int]]:
 
 
 def restore_dtypes_(
-    state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]], saved: dict[str, Any]
+    state: dict[Any, dict[str, Any]],
+    groups: list[dict[str, Any]],
+    saved: dict[str, Any],
+    plans: dict[Tensor, Plan],
 ) -> None:
     """Give every loaded state tensor the dtype it was saved with.
 
     ``Optimizer.load_state_dict`` casts them to the dtype of the parameter: integers would become
-    floats, and float32 averages of bfloat16 weights would lose their bits.
+    floats, and float32 averages of bfloat16 weights would lose their bits. Averages of plain parameters
+    do have the dtype of the parameter.
     """
     for saved_group, group in zip(saved["param_groups"], groups, strict=True):
         for key, param in zip(saved_group["params"], group["params"], strict=True):
             for name, value in saved["state"].get(key, {}).items():
-                if isinstance(value, torch.Tensor):
-                    state[param][name] = value.to(device=param.device).clone()
+                if not isinstance(value, Tensor) or (
+                    plans[param].basis is None and value.is_floating_point()
+                ):
+                    continue
+                state[param][name] = value.to(device=param.device).clone()

@@ -71,6 +71,8 @@ class CoordinateState:
                 self._shape, dtype=dtype or self._like.dtype, device=self._like.device
             )
         buffer: Tensor = self.entries[name]
+        if dtype is None and buffer.dtype != self._like.dtype:  # the model or a checkpoint was converted
+            self.entries[name] = buffer = buffer.to(self._like.dtype)
         return buffer
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:

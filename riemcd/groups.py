@@ -93,6 +93,10 @@ class PluginOptimizer(Optimizer):
     def _make_plans(self, number: int, group: dict[str, Any], plugins: dict[str, Any]) -> dict[Tensor, Plan]:
         first = sum(len(g["params"]) for g in self.param_groups[:number])
         names = group.get("param_names") or [f"{number}.{i}" for i in range(len(group["params"]))]
+        taken = {
+            plan.name for param, plan in self._plans.items() if all(param is not p for p in group["params"])
+        }
+        names = [f"{number}.{name}" if name in taken else name for name in names]
         return {
             param: make_plan(names[i], first + i, param, group, plugins)
             for i, param in enumerate(group["params"])
@@ -159,7 +163,7 @@ class PluginOptimizer(Optimizer):
             super().load_state_dict(state_dict)
         finally:
             self._optimizer_load_state_dict_pre_hooks = hooks
-        restore_dtypes_(self.state, self.param_groups, state_dict)
+        restore_dtypes_(self.state, self.param_groups, state_dict, self._plans)
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_plugins", "_shown", "_plans", "_warned", "_missed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from .amp import NOT_SCALED, scaling, unscaled
 from .descent import Moved, Reading, descend_, move_, raise_if_not_finite, read
 from .draw import Draw
 from .groups import PluginOptimizer
-from .plan import Plan, gradient, make_rule, project_
+from .plan import Plan, check_plain, gradient, make_rule, project_
 from .posted import all_finite
 from .record import StepRecord
 from .stepsizes import Constant, StepSize, plain_step_
@@ -113,7 +114,6 @@ class SRCD(PluginOptimizer):
         self.last_step = StepRecord()
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Read the slopes of all parameters, check them, and only then move.
 
@@ -124,7 +124,12 @@ class SRCD(PluginOptimizer):
         """
         if torch.compiler.is_compiling():
             return _outside_the_graph(self, closure)
-        return self._step(closure)
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)  # as a decorator, no_grad() takes as long as a small step
+        try:
+            return self._step(closure)
+        finally:
+            torch.set_grad_enabled(before)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         loss = None
@@ -168,6 +173,9 @@ class SRCD(PluginOptimizer):
         for param in group["params"]:
             plan = self._plans[param]
             if plan.basis is None:
+                if param.grad is not None:
+                    known = self.state.get(param, {})
+                    check_plain(plan, param.grad, group, self._plugins[number]["stepsize"], known)
                 continue
             slot = self._office.slot(param)
             if slot is not None:
@@ -181,21 +189,11 @@ class SRCD(PluginOptimizer):
                 continue
             grad = gradient(plan, param, group, rule.stateful, self._scaling)
             draw, state = self._draw(param, plan, group)
-            readings.append(
-                (
-                    param,
-                    read(
-                        plan.basis.covector(grad.points, grad.values),
-                        plan.basis,
-                        plan.selection,
-                        plan.index,
-                        draw,
-                        state,
-                        grad.active,
-                        grad.rows,
-                    ),
-                )
+            covector = plan.basis.covector(grad.points, grad.values)
+            found = read(
+                covector, plan.basis, plan.selection, plan.index, draw, state, grad.active, grad.rows
             )
+            readings.append((param, replace(found, slopes=-found.slopes) if grad.climb else found))
         return readings
 
     def _move_group(
@@ -276,7 +274,8 @@ class SRCD(PluginOptimizer):
 @_disable_dynamo
 def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> Any:
     """Take a step that was met while compiling as it is: traced, it would be compiled again and again."""
-    return optimizer._step(closure)
+    with torch.no_grad():
+        return optimizer._step(closure)
 
 
 def _in_one_pass(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:

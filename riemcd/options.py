@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import geoopt
@@ -49,10 +50,15 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"Tensor {name} must be 1-element")
+        if value.is_complex() or value.dtype == torch.bool:
+            raise TypeError(f"{name} must be a real number, got a tensor of {value.dtype}.")
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be finite, got an integer of {len(str(value))} digits.") from None
 
 
 def check_options(group: dict[str, Any]) -> None:
@@ -61,6 +67,8 @@ def check_options(group: dict[str, Any]) -> None:
     if not 0.0 <= lr < float("inf"):
         raise ValueError(f"Invalid learning rate: {group['lr']}")
     for name in ("momentum", "dampening", "weight_decay"):
+        if isinstance(group[name], Tensor):
+            raise TypeError(f"{name} must be a number, got a tensor; only lr may be one.")
         value = _number(name, group[name])
         if not 0.0 <= value < float("inf"):
             raise ValueError(f"Invalid {name} value: {group[name]}")
@@ -112,7 +120,10 @@ def check_on_manifold(where: str, param: Tensor, manifold: geoopt.Manifold) -> N
     point = param.detach()
     tolerance = max(1e-5, 8 * torch.finfo(point.dtype).eps)
     wide = point.float() if point.dtype.itemsize < 4 else point
-    ok, reason = manifold.check_point_on_manifold(wide, explain=True, atol=tolerance, rtol=tolerance)
+    try:
+        ok, reason = manifold.check_point_on_manifold(wide, explain=True, atol=tolerance, rtol=tolerance)
+    except RuntimeError:  # some of geoopt's manifolds compute with a wrong shape before they look at it
+        ok, reason = False, f"shape {tuple(point.shape)}"
     if ok:
         return
     if "shape" in str(reason):

@@ -18,7 +18,16 @@ from .options import check_on_manifold, check_tensor
 from .selections import All, RandomMatching, Selection, Uniform
 from .stepsizes import Constant, Momentum, StepSize
 
-__all__ = ["Gradient", "Plan", "active_points", "gradient", "make_plan", "make_rule", "project_"]
+__all__ = [
+    "Gradient",
+    "Plan",
+    "active_points",
+    "check_plain",
+    "gradient",
+    "make_plan",
+    "make_rule",
+    "project_",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +78,8 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
         )
     basis: Basis | None = plugins["basis"]
     try:
-        basis = basis_for(manifold, param.shape) if basis is None else basis.for_shape(param.shape)
+        given = basis_for(manifold, param.shape) if basis is None else basis.for_manifold(manifold)
+        basis = given.for_shape(param.shape)
         basis.check(manifold)
     except ValueError as error:
         raise ValueError(f"SRCD ({where}): {error}") from None
@@ -130,6 +140,7 @@ class Gradient:
     values: Tensor  # same shape
     active: Tensor | None  # (*batch, 1), false where a point has no gradient; None where nobody asks
     rows: Rows | None = None  # which points of the table, where it is not all of them
+    climb: bool = False  # the slopes are to be negated: they may be far fewer than the entries
 
 
 def gradient(
@@ -142,12 +153,12 @@ def gradient(
     """
     assert param.grad is not None and plan.basis is not None
     points, values, rows = _dense_rows(plan, param)
-    values = unscaled(-values if group["maximize"] else values, by)
+    values = unscaled(values, by)
     decay = 0 if plan.basis.fixed_norm else group["weight_decay"]
     active = active_points(plan, values) if stateful or decay != 0 else None
     if decay != 0:
-        values = values.add(points, alpha=decay)
-    return Gradient(points, values, active, rows)
+        values = values.add(points, alpha=-decay if group["maximize"] else decay)
+    return Gradient(points, values, active, rows, group["maximize"])
 
 
 def _dense_rows(plan: Plan, param: Tensor) -> tuple[Tensor, Tensor, Rows | None]:
@@ -166,6 +177,23 @@ def _dense_rows(plan: Plan, param: Tensor) -> tuple[Tensor, Tensor, Rows | None]
     return param.detach().as_subclass(Tensor)[rows], grad.values(), rows
 
 
+def check_plain(
+    plan: Plan, grad: Tensor, group: dict[str, Any], stepsize: StepSize | None, state: dict[str, Any]
+) -> None:
+    """Refuse a gradient of a plain parameter on which torch's own code would stop halfway."""
+    buffer = state.get("momentum_buffer")
+    sparse = grad.layout != torch.strided
+    if not sparse and not (isinstance(buffer, Tensor) and buffer.is_sparse):
+        return
+    rule = stepsize or Constant()
+    if isinstance(rule, Constant) and sparse and group["weight_decay"] == 0:
+        return
+    raise ValueError(
+        f"a sparse gradient of a plain parameter ({plan.where}) is served by the Constant step without "
+        "weight_decay, and not in turn with dense ones: make the gradient dense."
+    )
+
+
 def active_points(plan: Plan, grad: Tensor) -> Tensor | None:
     """Return which points of a batch have a gradient, ``(*batch, 1)``; None for a single point."""
     assert plan.basis is not None
@@ -177,6 +205,8 @@ def active_points(plan: Plan, grad: Tensor) -> Tensor | None:
 
 
 def project_(param: Tensor, manifold: Any) -> None:
-    """Project a point onto its manifold in place, in float32 at least."""
+    """Project a point onto its manifold in place, in float32 at least; nothing is near a NaN."""
     wide = param.float() if param.dtype.itemsize < 4 else param
+    if not torch.isfinite(wide).all():
+        return
     param.copy_(manifold.projx(wide))
