@@ -11,13 +11,13 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from .amp import NOT_SCALED, scaling, unscaled
-from .descent import Moved, Reading, descend_, move_, raise_if_not_finite, read
+from .descent import Direct, Reading, aim, move_, raise_if_not_finite, read
 from .draw import Draw
 from .groups import PluginOptimizer
 from .plan import Plan, check_plain, gradient, make_rule, project_
 from .posted import all_finite
 from .record import StepRecord
-from .stepsizes import Constant, StepSize, plain_step_
+from .stepsizes import Constant, plain_step_
 
 __all__ = ["SRCD"]
 
@@ -143,7 +143,7 @@ class SRCD(PluginOptimizer):
         return loss
 
     def _take_step(self) -> None:
-        readings: list[list[tuple[Tensor, Reading | None]]] = []
+        readings: list[list[tuple[Tensor, Reading | Direct]]] = []
         self._idle = False
         for number, group in enumerate(self.param_groups):
             self._refresh(number, group)
@@ -158,7 +158,6 @@ class SRCD(PluginOptimizer):
                 for group, found in zip(self.param_groups, readings, strict=True)
                 if group["nonfinite"] == "raise"
                 for param, reading in found
-                if reading is not None
             ]
         )
         self.last_step = StepRecord()
@@ -166,10 +165,10 @@ class SRCD(PluginOptimizer):
             self._move_group(number, group, readings[number])
             self._move_plain(number, group)
 
-    def _read_group(self, number: int, group: dict[str, Any]) -> list[tuple[Tensor, Reading | None]]:
-        """Read the slopes of a group; None stands where they are read while moving."""
+    def _read_group(self, number: int, group: dict[str, Any]) -> list[tuple[Tensor, Reading | Direct]]:
+        """Read the slopes of a group, moving nothing."""
         rule = make_rule(group, self._plugins[number]["stepsize"])
-        readings: list[tuple[Tensor, Reading | None]] = []
+        readings: list[tuple[Tensor, Reading | Direct]] = []
         for param in group["params"]:
             plan = self._plans[param]
             if plan.basis is None:
@@ -184,9 +183,11 @@ class SRCD(PluginOptimizer):
             if param.grad is None:
                 self._idle = True
                 continue
-            if rule.proportional and self._scaling.scale is None and _in_one_pass(plan, param.grad, group):
-                readings.append((param, None))
-                continue
+            if rule.proportional and self._scaling.scale is None and _directly(plan, param.grad, group):
+                direct = self._aim(param, plan, group)
+                if direct is not None:
+                    readings.append((param, direct))
+                    continue
             grad = gradient(plan, param, group, rule.stateful, self._scaling)
             draw, state = self._draw(param, plan, group)
             covector = plan.basis.covector(grad.points, grad.values)
@@ -197,7 +198,7 @@ class SRCD(PluginOptimizer):
         return readings
 
     def _move_group(
-        self, number: int, group: dict[str, Any], readings: list[tuple[Tensor, Reading | None]]
+        self, number: int, group: dict[str, Any], readings: list[tuple[Tensor, Reading | Direct]]
     ) -> None:
         rule = make_rule(group, self._plugins[number]["stepsize"])
         lr = group["lr"]
@@ -205,8 +206,9 @@ class SRCD(PluginOptimizer):
         for param, reading in readings:
             plan = self._plans[param]
             assert plan.basis is not None
-            if reading is None:
-                moved = self._descend(param, plan, rule, group)
+            if isinstance(reading, Direct):
+                assert param.grad is not None
+                moved = reading.move_(param, param.grad, plan.basis, skip)
             else:
                 rate = lr.reshape(()).to(reading.slopes.device) if isinstance(lr, Tensor) else lr
                 moved = move_(param, reading, plan.basis, rule, rate, skip)
@@ -215,22 +217,13 @@ class SRCD(PluginOptimizer):
             if self._count_step(param) % (group["stabilize"] or 1) == 0 and group["stabilize"]:
                 project_(param, plan.manifold)
 
-    def _descend(self, param: Tensor, plan: Plan, rule: StepSize, group: dict[str, Any]) -> Moved:
-        """Read and move one parameter in one pass."""
-        state, lr = self.state[param], float(group["lr"])
+    def _aim(self, param: Tensor, plan: Plan, group: dict[str, Any]) -> Direct | None:
+        """Choose coordinates, and find the amounts where they are to be checked."""
+        state, lr = self.state.get(param, {}), float(group["lr"])
+        draw = Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device)
+        rate, check = lr if group["maximize"] else -lr, group["nonfinite"] == "raise"
         assert param.grad is not None and plan.basis is not None
-        return descend_(
-            param,
-            param.grad,
-            plan.basis,
-            plan.selection,
-            plan.index,
-            Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device),
-            state,
-            rule,
-            lr if group["maximize"] else -lr,
-            group["nonfinite"] == "skip",
-        )
+        return aim(param, param.grad, plan.basis, plan.selection, plan.index, draw, dict(state), rate, check)
 
     def _move_plain(self, number: int, group: dict[str, Any]) -> None:
         plain = [p for p in group["params"] if p.grad is not None and self._plans[p].basis is None]
@@ -278,13 +271,12 @@ def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> An
         return optimizer._step(closure)
 
 
-def _in_one_pass(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:
-    """Return whether nobody has to see the slopes before the point moves."""
+def _directly(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:
+    """Return whether nobody else has to see the slopes of this parameter."""
     assert plan.basis is not None
     lr = group["lr"]
     return (
-        group["nonfinite"] != "raise"
-        and plan.basis.one_pass
+        plan.basis.one_pass
         and plan.basis.fixed_norm  # no weight decay is to be added
         and not plan.selection.looks_at_slopes
         and grad.layout is torch.strided

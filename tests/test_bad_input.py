@@ -198,7 +198,20 @@ def test_pair_rules_need_pairs():
     with pytest.raises(
         ValueError, match=r"RandomMatching\(\) chooses pairs.*parameter '0.0', shape \(1, 3\)"
     ):
-        SRCD([vectors], selection=selections.RandomMatching(), basis=bases.EuclideanBasis())
+        SRCD([vectors], selection=selections.RandomMatching(), basis=bases.SphereBasis())
+
+
+def test_a_basis_that_would_leave_the_manifold():
+    vector = geoopt.ManifoldParameter(torch.tensor([1.0, 0.0, 0.0]), manifold=geoopt.SphereExact())
+    spd = geoopt.ManifoldParameter(torch.eye(3), manifold=geoopt.SymmetricPositiveDefinite())
+    wrong = [
+        (vector, bases.EuclideanBasis()),
+        (spd, bases.RightGivens()),
+        (parameter(3, 3), bases.SPDBasis()),
+    ]
+    for point, basis in wrong:
+        with pytest.raises(ValueError, match="off its manifold"):
+            SRCD([point], basis=basis)
 
 
 def test_unknown_group_keys():

@@ -7,6 +7,7 @@ from problems_for_tests import orthogonal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from riemcd import SRCD, bases, selections
+from riemcd.kernels.native import only_torch
 
 D = 512
 
@@ -44,12 +45,13 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-def step_watched(selection, basis, d):
+def step_watched(selection, basis, d, **options):
     W = geoopt.ManifoldParameter(orthogonal(d, d, dtype=torch.float32), geoopt.EuclideanStiefel())
-    opt = SRCD([W], lr=0.1, selection=selection, basis=basis)
+    opt = SRCD([W], lr=0.1, selection=selection, basis=basis, **options)
     W.grad = torch.randn(d, d, generator=torch.Generator().manual_seed(0))
     opt.step()
-    with LargestTensor() as watch:
+    # What the compiled kernels read cannot be watched here: their torch twins do the same work.
+    with only_torch(), LargestTensor() as watch:
         opt.step()
     return watch
 
@@ -57,8 +59,8 @@ def step_watched(selection, basis, d):
 @pytest.mark.parametrize("basis", [bases.RightGivens(), bases.LeftGivens()], ids=repr)
 @pytest.mark.parametrize("selection", [selections.Uniform(1), selections.Cyclic(1)], ids=repr)
 def test_one_coordinate_makes_nothing_larger_than_a_few_columns(basis, selection):
-    watch = step_watched(selection, basis, D)
-    assert watch.made <= 4 * D
+    assert step_watched(selection, basis, D).made <= 4 * D
+    assert step_watched(selection, basis, D, maximize=True).made <= 4 * D
 
 
 @pytest.mark.parametrize("basis", [bases.RightGivens(), bases.LeftGivens()], ids=repr)

@@ -61,6 +61,8 @@ def imported_rooms(path):
                 yield names[0]
             else:
                 yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "riemcd":
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("riemcd."):
             yield node.module.split(".")[1]
         elif isinstance(node, ast.Import):

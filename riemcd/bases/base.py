@@ -84,6 +84,8 @@ class Basis(ABC):
     default_selection : Selection or None
         The rule an optimizer takes when the user names none; None means ``RandomMatching`` for pairs
         and ``Uniform`` otherwise.
+    manifolds : tuple of types
+        The geoopt manifolds whose points stay on them; empty where nobody can tell by the class.
     """
 
     pairs: bool = False
@@ -99,6 +101,7 @@ class Basis(ABC):
     complex_points: bool = False
     point_dims: int = 2
     default_selection: ClassVar[Any] = None
+    manifolds: ClassVar[tuple[type, ...]] = ()
 
     @abstractmethod
     def count(self, shape: Sequence[int]) -> int:
@@ -119,12 +122,13 @@ class Basis(ABC):
         """Move ``point`` in place by ``amounts``, ``(*batch, k)``, along ``coords``."""
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
-    ) -> tuple[Tensor, Tensor | None] | None:
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+    ) -> tuple[Tensor, int] | None:
         """Move ``point`` in place by ``rate`` times the slopes along ``coords``, in one pass.
 
-        Returns the amounts, ``(*batch, k)``, and how many slopes were not finite and left alone where
-        ``skip`` says so; None, and nothing has changed, where there is no such pass.
+        With ``check`` slopes that are not finite are counted and not moved along; without ``move``
+        nothing is. Returns the amounts, ``(*batch, k)``, and the count; None, and nothing has changed,
+        where there is no such pass.
         """
         return None
 
@@ -144,8 +148,18 @@ class Basis(ABC):
         """Return the basis whose flags hold for tensors of this shape."""
         return self
 
-    def check(self, manifold: Any) -> None:  # noqa: B027 - most bases are told apart by shapes alone
+    def for_manifold(self, manifold: Any) -> Basis:
+        """Return the basis in the metric of a manifold, where that was left open."""
+        return self
+
+    def check(self, manifold: Any) -> None:
         """Raise a ValueError when moves along this basis would leave the manifold."""
+        if self.manifolds and not isinstance(manifold, self.manifolds):
+            names = " or ".join(kind.__name__ for kind in self.manifolds)
+            raise ValueError(
+                f"{type(self).__name__} moves points of {names}, and would take one of "
+                f"{type(manifold).__name__} off its manifold."
+            )
 
     def note(self, manifold: Any, shape: Sequence[int]) -> str:
         """Return what `riemcd.report` should say about this choice; empty when there is nothing."""

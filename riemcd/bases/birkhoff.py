@@ -55,6 +55,7 @@ class BirkhoffBasis(Basis):
 
     margin: float = 1e-3
 
+    manifolds = (geoopt.BirkhoffPolytope,)
     frame = "spanning"
     consistent = True
 

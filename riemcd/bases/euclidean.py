@@ -24,6 +24,7 @@ class EuclideanBasis(Basis):
     The last dimension is the vector, those before it are batch dimensions.
     """
 
+    manifolds = (geoopt.Euclidean,)
     frame = "orthonormal"
     geodesic = True
     reversible = True

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import geoopt
-import torch
 from torch import Tensor
 
 from ..covector import Accumulated, Wedge
-from ..index import Coordinates, Index, PairSet, linear_to_pair
+from ..index import Coordinates, Index, PairSet
 from ..kernels import descend_, rotate_, wedge_all, wedge_at, wedge_steepest
 from ..kernels.wedges import steepest_of_product, wedge_of_product
 from .base import Basis, Example, Frame, State
+from .group_oracles import group_distance, group_exponential
 
 __all__ = ["LeftGivens", "RightGivens"]
 
@@ -47,6 +47,10 @@ def _steepest(covector: Wedge | Accumulated) -> Tensor | None:
     return wedge_steepest(covector.u, covector.v) if covector.u.shape[-1] > 1 else None
 
 
+def _metric(canonical: bool | None, manifold: Any) -> bool:
+    return isinstance(manifold, geoopt.CanonicalStiefel) if canonical is None else canonical
+
+
 @final
 @dataclass(frozen=True)
 class RightGivens(Basis):
@@ -56,8 +60,9 @@ class RightGivens(Basis):
 
     Parameters
     ----------
-    canonical : bool
-        Use the canonical metric (geoopt's default ``Stiefel()``) instead of the Frobenius one.
+    canonical : bool, optional
+        Use the canonical metric (geoopt's default ``Stiefel()``) instead of the Frobenius one; left open,
+        the manifold of the parameter decides.
     tall : bool
         Set by `for_shape`: the flags are those for fewer columns than rows.
 
@@ -70,9 +75,10 @@ class RightGivens(Basis):
             [1., 0.]], dtype=torch.float64)
     """
 
-    canonical: bool = False
+    canonical: bool | None = None
     tall: bool = False
 
+    manifolds = (geoopt.Stiefel,)
     pairs = True
     geodesic = True
     reversible = True
@@ -118,13 +124,13 @@ class RightGivens(Basis):
         rotate_(point, PairSet.of(coords, point.shape[-1]), amounts, self._scale)
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
-    ) -> tuple[Tensor, Tensor | None] | None:
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+    ) -> tuple[Tensor, int] | None:
         """Read and rotate disjoint columns."""
         pairs = PairSet.of(coords, point.shape[-1])
         if not pairs.disjoint:
             return None
-        return descend_(point, grad, pairs, rows=False, scale=self._scale, rate=rate, skip=skip)
+        return descend_(point, grad, pairs, rows=False, scale=self._scale, rate=rate, check=check, move=move)
 
     def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
         """Look through the product of the factors."""
@@ -133,6 +139,10 @@ class RightGivens(Basis):
     def arclength(self, angle: float) -> float:
         """Return the amount that turns two columns by ``angle``."""
         return angle / self._scale
+
+    def for_manifold(self, manifold: Any) -> RightGivens:
+        """Return the basis in the metric of the manifold, where it was left open."""
+        return RightGivens(_metric(self.canonical, manifold), self.tall)
 
     def for_shape(self, shape: Sequence[int]) -> RightGivens:
         """Return the basis with the flags for this shape."""
@@ -150,8 +160,8 @@ class RightGivens(Basis):
                 cls(canonical),
                 geoopt.CanonicalStiefel() if canonical else geoopt.EuclideanStiefelExact(),
                 shape,
-                _group_exponential("right", canonical),
-                _group_distance(canonical),
+                group_exponential("right", canonical),
+                group_distance(canonical),
             )
             for canonical in (False, True)
             for shape in ((5, 5), (6, 3))
@@ -168,15 +178,16 @@ class LeftGivens(Basis):
 
     Parameters
     ----------
-    canonical : bool
-        Use the canonical metric for square matrices too.
+    canonical : bool, optional
+        Use the canonical metric for square matrices too; left open, the manifold of the parameter decides.
     tall : bool
         Set by `for_shape`: the flags are those for fewer columns than rows.
     """
 
-    canonical: bool = False
+    canonical: bool | None = None
     tall: bool = False
 
+    manifolds = (geoopt.Stiefel,)
     pairs = True
     reversible = True
     consistent = True
@@ -218,17 +229,17 @@ class LeftGivens(Basis):
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Rotate rows in place."""
         scale = self._scale(point.shape[-2], point.shape[-1])
-        rotate_(point.mT, PairSet.of(coords, point.shape[-2]), amounts, -scale)
+        rotate_(point, PairSet.of(coords, point.shape[-2]), amounts, -scale, rows=True)
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, skip: bool
-    ) -> tuple[Tensor, Tensor | None] | None:
+        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+    ) -> tuple[Tensor, int] | None:
         """Read and rotate disjoint rows, each pair while it is in the cache."""
         pairs = PairSet.of(coords, point.shape[-2])
         if not pairs.disjoint:
             return None
         scale = self._scale(point.shape[-2], point.shape[-1])
-        return descend_(point, grad, pairs, rows=True, scale=scale, rate=rate, skip=skip)
+        return descend_(point, grad, pairs, rows=True, scale=scale, rate=rate, check=check, move=move)
 
     def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
         """Look through the product of the factors."""
@@ -237,6 +248,10 @@ class LeftGivens(Basis):
     def arclength(self, angle: float) -> float:
         """Return the amount that turns two rows by ``angle``."""
         return angle / self._scale(2 if self.tall else 1, 1)
+
+    def for_manifold(self, manifold: Any) -> LeftGivens:
+        """Return the basis in the metric of the manifold, where it was left open."""
+        return LeftGivens(_metric(self.canonical, manifold), self.tall)
 
     def for_shape(self, shape: Sequence[int]) -> LeftGivens:
         """Return the basis with the flags for this shape."""
@@ -257,34 +272,8 @@ class LeftGivens(Basis):
                 cls(canonical),
                 geoopt.CanonicalStiefel() if canonical else geoopt.EuclideanStiefelExact(),
                 shape,
-                _group_exponential("left", canonical or shape[0] > shape[1]),
-                _group_distance(canonical),
+                group_exponential("left", canonical or shape[0] > shape[1]),
+                group_distance(canonical),
             )
             for canonical, shape in cases
         ]
-
-
-def _group_exponential(side: str, canonical: bool) -> Any:
-    """Return the dense oracle: a full matrix exponential from the definition of the coordinates."""
-
-    def move(point: Tensor, coords: Tensor, amounts: Tensor) -> Tensor:
-        d = point.shape[-1] if side == "right" else point.shape[-2]
-        j, l = linear_to_pair(coords, d)
-        omega = amounts.new_zeros(*amounts.shape[:-1], d, d)
-        omega[..., j, l] = amounts / (1.0 if canonical else math.sqrt(2.0))
-        q: Tensor = torch.linalg.matrix_exp(omega - omega.mT)
-        return point @ q if side == "right" else q @ point
-
-    return move
-
-
-def _group_distance(canonical: bool) -> Any:
-    """Return the dense oracle for columns that stay in their span: the norm of log of the rotation."""
-
-    def distance(x: Tensor, y: Tensor) -> Tensor:
-        # The eigenvalues of a rotation are exp(i angle): their angles are the norm of its logarithm.
-        angles = torch.linalg.eigvals(x.mT @ y).angle()
-        norm: Tensor = angles.square().sum(-1).sqrt()
-        return norm * _FROBENIUS if canonical else norm
-
-    return distance

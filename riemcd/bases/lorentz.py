@@ -54,6 +54,7 @@ class LorentzBasis(Basis):
 
     manifold: geoopt.Lorentz
 
+    manifolds = (geoopt.Lorentz,)
     frame = "orthonormal"
     geodesic = True
     consistent = True

@@ -61,6 +61,7 @@ class SPDBasis(Basis):
     """
 
     pairs = True
+    manifolds = (geoopt.SymmetricPositiveDefinite,)
     frame = "orthonormal"
     geodesic = True
     consistent = True

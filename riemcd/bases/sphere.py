@@ -58,6 +58,7 @@ class SphereBasis(Basis):
 
     manifold: geoopt.Sphere | None = None
 
+    manifolds = (geoopt.Sphere,)
     frame = "parseval"
     geodesic = True
     consistent = True
@@ -74,6 +75,7 @@ class SphereBasis(Basis):
 
     def check(self, manifold: Any) -> None:
         """Refuse a subspace that this basis does not know."""
+        super().check(manifold)
         if _projector(manifold) is not None and self.manifold is None:
             raise ValueError(
                 "SphereBasis() would leave the subspace of this sphere: write SphereBasis(manifold)."
@@ -150,6 +152,7 @@ class SphereGivens(Basis):
     """
 
     pairs = True
+    manifolds = (geoopt.Sphere,)
     frame = "parseval"
     reversible = True
     consistent = True
@@ -158,6 +161,7 @@ class SphereGivens(Basis):
 
     def check(self, manifold: Any) -> None:
         """Refuse a subspace: a rotation of two entries does not keep it."""
+        super().check(manifold)
         if _projector(manifold) is not None:
             raise ValueError(
                 "rotations of two entries would leave the subspace of this sphere: use SphereBasis(manifold)."

@@ -52,6 +52,7 @@ class StereographicBasis(Basis):
 
     manifold: geoopt.Stereographic
 
+    manifolds = (geoopt.Stereographic,)
     frame = "orthonormal"
     geodesic = True
     consistent = True

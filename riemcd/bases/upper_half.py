@@ -68,6 +68,7 @@ class UpperHalfBasis(Basis):
     """
 
     pairs = True
+    manifolds = (geoopt.UpperHalf,)
     frame = "orthonormal"
     geodesic = True
     consistent = True

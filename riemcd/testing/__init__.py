@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -49,7 +50,10 @@ def check_basis(basis: Basis, *examples: Example, seeds: int = 2) -> None:
     seeds : int
         How many random points to try at each.
     """
-    for example in examples or basis.examples():
+    places = [replace(example, basis=basis) for example in examples] or basis.examples()
+    if not places:
+        raise ValueError(f"{type(basis).__name__}.examples() names no place to try it: pass an Example.")
+    for example in places:
         for batch in ((), (2,), (2, 3)):
             for dtype in (torch.float64, torch.float32):
                 for seed in range(seeds):
@@ -60,12 +64,16 @@ def check_basis(basis: Basis, *examples: Example, seeds: int = 2) -> None:
 
 def check_selection(selection: Selection) -> None:
     """Raise an AssertionError with a sentence when a rule breaks a law that its flags promise."""
+    tried = 0
     for index in INDICES:
         for batch in ((), (2,), (2, 3)):
             case = SelectionCase(selection, index, batch)
             if case.applies:
+                tried += 1
                 for law in SELECTION_LAWS.of(case):
                     _run(law, case, f"{selection!r} {index} {batch}")
+    if not tried:
+        raise AssertionError(f"{selection!r} refuses every kind of coordinates: no law could be tried.")
 
 
 def check_stepsize(stepsize: StepSize) -> None:
@@ -79,4 +87,5 @@ def _run(law: Law[C], case: C, where: str) -> None:
     try:
         law(case)
     except AssertionError as error:
-        raise AssertionError(f"{where} breaks the law '{law.name}': {error}") from error
+        said = str(error) or (law.check.__doc__ or "").strip()
+        raise AssertionError(f"{where} breaks the law '{law.name}': {said}") from error

@@ -118,15 +118,15 @@ class BasisCase:
         drawn = 2 * torch.rand(*self.batch, k, generator=generator, dtype=torch.float64) - 1
         return (size * drawn).to(self.dtype)
 
-    def moved(self, coords: Tensor, amounts: Tensor) -> Tensor:
-        """Return the point moved, leaving the original alone."""
-        point = self.point.clone()
+    def moved(self, coords: Tensor, amounts: Tensor, start: Tensor | None = None) -> Tensor:
+        """Return the point (or ``start``) moved, leaving the original alone."""
+        point = (self.point if start is None else start).clone()
         self.basis.move_(point, coords, amounts.to(self.dtype))
         return point
 
-    def along(self, coords: Tensor, amounts: Tensor, h: float = 1e-3) -> Tensor:
+    def along(self, coords: Tensor, amounts: Tensor, h: float = 1e-3, start: Tensor | None = None) -> Tensor:
         """Return the velocity with which ``t -> move(t * amounts)`` leaves, by finite differences."""
-        return sum((w / h * self.moved(coords, n * h * amounts) for n, w in _STENCIL), 0 * self.point)
+        return sum((w / h * self.moved(coords, n * h * amounts, start) for n, w in _STENCIL), 0 * self.point)
 
     @cached_property
     def directions(self) -> Tensor:

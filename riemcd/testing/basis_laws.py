@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..covector import Wedge
+from ..index import linear_to_pair
 from .basis_case import BasisCase
 from .registry import Laws
 
@@ -239,6 +240,28 @@ def _layouts(point: Tensor) -> list[Tensor]:
     gapped = torch.zeros(*point.shape[:-1], 2 * point.shape[-1], dtype=point.dtype)[..., ::2]
     gapped.copy_(point)
     return [point.clone(), fortran.clone(memory_format=torch.preserve_format), gapped]
+
+
+@BASIS_LAWS.add(lambda case: case.basis.turns is not None)
+def angles_are_angles(case: BasisCase) -> None:
+    """An amount of ``arclength(1)`` turns by one radian: its slope is the bare wedge of the factors."""
+    covector = case.covector
+    assert isinstance(covector, Wedge)
+    j, l = linear_to_pair(torch.arange(case.count), covector.u.shape[-1])
+    u, v = covector.u.double(), covector.v.double()
+    wedge = (u[..., j] * v[..., l] - u[..., l] * v[..., j]).sum(-2)
+    turned = case.basis.partials(covector).double() * case.basis.arclength(1.0)
+    _close(turned, wedge, case.tolerance, "slope per radian")
+
+
+@BASIS_LAWS.add(lambda case: case.basis.consistent and not case.single and not case.batch)
+def directions_keep_their_meaning(case: BasisCase) -> None:
+    """Directions are smooth functions of the point: nearby ones, and every second look, are alike."""
+    coords = case.some(3)
+    near = case.moved(coords, case.amounts(coords.numel(), 1e-5))
+    one = torch.ones(1, dtype=case.dtype)
+    for i in range(case.count):
+        _close(case.along(torch.tensor([i]), one, start=near), case.directions[i], 1e-3, f"direction {i}")
 
 
 @BASIS_LAWS.add(lambda case: case.basis.fixed_norm)

@@ -132,6 +132,36 @@ def sweeps_cover_everything_once(case: SelectionCase) -> None:
         assert torch.equal(torch.cat(taken).sort().values, torch.arange(case.index.count))
 
 
+@SELECTION_LAWS.add(lambda case: not case.batch and case.rule.inclusion(case.index) is not None)
+def coordinates_are_taken_as_often_as_declared(case: SelectionCase) -> None:
+    """Every coordinate is taken with the declared probability, within six standard errors."""
+    declared = case.rule.inclusion(case.index)
+    assert declared is not None and 0 < declared <= 1
+    length = case.rule.steps_per_sweep(case.index) if case.rule.sweeps else 1
+    steps = length * max(1, 600 // length)
+    taken = torch.zeros(case.index.count)
+    state: dict[str, Any] = {}
+    for step in range(steps):
+        taken[case.select(step, state)] += 1
+    error = 0.0 if case.rule.sweeps else 6 * (declared * (1 - declared) / steps) ** 0.5
+    worst = float((taken / steps - declared).abs().max()) if case.index.count else 0.0
+    assert worst <= error + 1e-6, f"declared {declared:.4f}, off by {worst:.4f}"
+
+
+@SELECTION_LAWS.add(lambda case: not case.batch)
+def weights_keep_the_size_of_a_step(case: SelectionCase) -> None:
+    """Weights are positive and, over many steps, sum to as many as there are coordinates taken."""
+    state: dict[str, Any] = {}
+    taken, weighed = 0, 0.0
+    for step in range(300):
+        draw = Draw(case.seed, step, 0)
+        coords, weights = case.rule.select(case.index, case.partials(step), draw, state)
+        taken += linear(coords).shape[-1]
+        weighed += linear(coords).shape[-1] if weights is None else float(weights.sum())
+        assert weights is None or bool((weights > 0).all()), "a weight is not positive"
+    assert abs(weighed - taken) <= 0.25 * taken, f"{taken} coordinates weigh {weighed:.1f}"
+
+
 @SELECTION_LAWS.add()
 def memory_is_plain(case: SelectionCase) -> None:
     """What a rule keeps between steps is plain tensors and numbers, under flat names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import geoopt
 import torch
@@ -26,11 +27,11 @@ class StepSizeCase:
     rule: StepSize
     seed: int = 0
 
-    def amounts(self, slopes: Tensor) -> Tensor:
+    def amounts(self, slopes: Tensor, lr: float = 0.1) -> Tensor:
         """Return the first amounts of a fresh parameter."""
         coords = torch.arange(slopes.shape[-1])
         state = CoordinateState({}, coords, slopes.shape[:-1], slopes.shape[-1], slopes)
-        return self.rule.amounts(slopes, coords, lr=0.1, basis=RightGivens(), state=state)
+        return self.rule.amounts(slopes, coords, lr=lr, basis=RightGivens(), state=state)
 
 
 STEPSIZE_LAWS: Laws[StepSizeCase] = Laws()
@@ -53,6 +54,24 @@ def first_amounts_descend(case: StepSizeCase) -> None:
     amounts = case.amounts(slopes)
     assert amounts.shape == slopes.shape
     assert bool((amounts * slopes < 0).all())
+
+
+@STEPSIZE_LAWS.add(lambda case: not case.rule.needs_problem)
+def no_learning_rate_no_move(case: StepSizeCase) -> None:
+    """With ``lr = 0`` nothing moves, and with more nothing moves less."""
+    slopes = torch.randn(3, 6, generator=torch.Generator().manual_seed(case.seed))
+    assert not case.amounts(slopes, lr=0.0).any(), "it moves at lr = 0"
+    assert bool((case.amounts(slopes, lr=0.2).abs() >= case.amounts(slopes, lr=0.1).abs()).all())
+
+
+@STEPSIZE_LAWS.add(lambda case: not case.rule.needs_problem and not case.rule.stateful)
+def only_stateful_rules_remember(case: StepSizeCase) -> None:
+    """A rule that is not ``stateful`` keeps nothing: it may be used on any basis."""
+    kept: dict[str, Any] = {}
+    slopes = torch.randn(6)
+    state = CoordinateState(kept, torch.arange(6), torch.Size(()), 6, slopes)
+    case.rule.amounts(slopes, torch.arange(6), lr=0.1, basis=RightGivens(), state=state)
+    assert not kept, f"it keeps {', '.join(kept)}"
 
 
 def _steps(opt: SRCD, W: Tensor, steps: range) -> None:
