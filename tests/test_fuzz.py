@@ -17,7 +17,7 @@ from riemcd import SRCD, bases, selections, stepsizes
 #: The errors a user may meet; everything else is a fault of ours.
 WORDS = (ValueError, TypeError)
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 MANY = settings(max_examples=2500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 NUMBERS = st.one_of(
