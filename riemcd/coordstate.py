@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .index import Coordinates, linear
+from .index import Coordinates, all_in_order, linear
 
 __all__ = ["CoordinateState", "Rows"]
 
@@ -64,6 +64,10 @@ class CoordinateState:
         """The numbers of the coordinates; not computed for rules that remember nothing."""
         return linear(self._chosen)
 
+    @cached_property
+    def _whole(self) -> bool:
+        return all_in_order(self.coords, self._shape[-1])
+
     def buffer(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return the whole buffer ``name``, ``(*batch, count)``; zeros when it is new."""
         if name not in self.entries:
@@ -80,6 +84,8 @@ class CoordinateState:
         buffer = self.buffer(name, dtype)
         if self.rows is not None:
             buffer = buffer[self.rows]
+        if self._whole:
+            return buffer.clone() if self.rows is None else buffer
         if self.coords.dim() == 1:
             return buffer[..., self.coords]
         return buffer.gather(-1, self.coords)
@@ -90,7 +96,9 @@ class CoordinateState:
             values = torch.where(self.active, values, self.read(name, values.dtype))
         buffer = self.buffer(name, values.dtype)
         part = buffer if self.rows is None else buffer[self.rows]  # a copy, where there are rows
-        if self.coords.dim() == 1:
+        if self._whole:
+            part.copy_(values)
+        elif self.coords.dim() == 1:
             part.index_copy_(-1, self.coords, values.to(buffer.dtype))
         else:
             part.scatter_(-1, self.coords, values.to(buffer.dtype))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .components import Block, blocks_of_cliques, blocks_of_pairs
 
-__all__ = ["Coordinates", "Index", "PairSet", "linear", "linear_to_pair", "pair_to_linear"]
+__all__ = ["Coordinates", "Index", "PairSet", "all_in_order", "linear", "linear_to_pair", "pair_to_linear"]
 
 
 _FEW = 16
@@ -147,6 +147,16 @@ def linear(coords: Coordinates) -> Tensor:
 
 def _triangle(r: int, device: torch.device | None) -> Tensor:
     return torch.triu_indices(r, r, 1, device=device)
+
+
+def all_in_order(numbers: Tensor, count: int) -> bool:
+    """Return whether these are all coordinates in their order, so that nothing has to be picked out.
+
+    Known on the CPU only: asking another device would make the step wait.
+    """
+    if numbers.dim() != 1 or numbers.shape[0] != count or not numbers.is_cpu:
+        return False
+    return torch.equal(numbers, torch.arange(count))
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,49 @@ to the chosen entries, so that a step is a few passes over a table whatever its 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["add_", "in_wide_precision_", "length", "ratio", "row_dot", "row_square", "take", "total"]
+from ..index import Coordinates, all_in_order, linear
+
+__all__ = [
+    "Entries",
+    "add_",
+    "entries_of",
+    "in_wide_precision_",
+    "length",
+    "ratio",
+    "row_dot",
+    "row_square",
+    "take",
+    "total",
+]
 
 
-def take(x: Tensor, entries: Tensor) -> Tensor:
-    """Return the entries of ``x``, ``(*batch, n)``, at ``(k,)`` or ``(*batch, k)``."""
-    return x[..., entries] if entries.dim() == 1 else x.gather(-1, entries)
+#: Which entries of a vector: ``(k,)`` shared by the batch, ``(*batch, k)``, or all from one on.
+Entries: TypeAlias = Tensor | slice
 
 
-def add_(x: Tensor, entries: Tensor, values: Tensor) -> None:
+def entries_of(coords: Coordinates, count: int, first: int = 0) -> Entries:
+    """Return the entries that belong to coordinates, where coordinate 0 is entry ``first``."""
+    numbers = linear(coords)
+    if all_in_order(numbers, count):
+        return slice(first, None)
+    return numbers + first if first else numbers
+
+
+def take(x: Tensor, entries: Entries) -> Tensor:
+    """Return the entries of ``x``, ``(*batch, n)``."""
+    return x[..., entries] if isinstance(entries, slice) or entries.dim() == 1 else x.gather(-1, entries)
+
+
+def add_(x: Tensor, entries: Entries, values: Tensor) -> None:
     """Add ``values``, ``(*batch, k)``, to the entries of ``x`` in place."""
-    if entries.dim() == 1:
+    if isinstance(entries, slice):
+        x[..., entries].add_(values)
+    elif entries.dim() == 1:
         x.index_add_(-1, entries, values)
     else:
         x.scatter_add_(-1, entries, values)

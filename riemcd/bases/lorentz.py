@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from ..covector import Ambient
-from ..index import Coordinates, linear
+from ..index import Coordinates
 from .base import Basis, Example, State
 from .dispatch import basis_for
-from .entries import add_, in_wide_precision_, length, ratio, row_dot, take, total
+from .entries import Entries, add_, entries_of, in_wide_precision_, length, ratio, row_dot, take, total
 
 __all__ = ["LorentzBasis"]
 
@@ -82,16 +82,15 @@ class LorentzBasis(Basis):
         x, g = (y.float() if y.dtype.itemsize < 4 else y for y in (covector.point, covector.grad))
         k, root = self._curvature(x)
         along = row_dot(x, g).add_(root * g[..., :1]).mul_(self._c0(x, k, root))
-        if coords is None:
-            return torch.addcmul(g[..., 1:], x[..., 1:], along)
-        index = linear(coords) + 1
+        index = slice(1, None) if coords is None else entries_of(coords, x.shape[-1] - 1, 1)
         return torch.addcmul(take(g, index), take(x, index), along)
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Go along a geodesic; the point is put back onto the hyperboloid on the way."""
-        in_wide_precision_(point, lambda x: self._move_(x, linear(coords) + 1, amounts.to(x.dtype)))
+        index = entries_of(coords, point.shape[-1] - 1, 1)
+        in_wide_precision_(point, lambda x: self._move_(x, index, amounts.to(x.dtype)))
 
-    def _move_(self, x: Tensor, index: Tensor, t: Tensor) -> None:
+    def _move_(self, x: Tensor, index: Entries, t: Tensor) -> None:
         k, root = self._curvature(x)
         size = length(t)
         tau = size / root

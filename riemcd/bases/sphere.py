@@ -21,11 +21,22 @@ import torch
 from torch import Tensor
 
 from ..covector import Ambient, Wedge
-from ..index import Coordinates, Index, PairSet, linear, linear_to_pair
+from ..index import Coordinates, Index, PairSet, linear_to_pair
 from ..kernels import rotate_, wedge_all, wedge_at
 from .base import Basis, Example, State
 from .dispatch import basis_for
-from .entries import add_, in_wide_precision_, length, ratio, row_dot, row_square, take, total
+from .entries import (
+    Entries,
+    add_,
+    entries_of,
+    in_wide_precision_,
+    length,
+    ratio,
+    row_dot,
+    row_square,
+    take,
+    total,
+)
 
 __all__ = ["SphereBasis", "SphereGivens"]
 
@@ -98,16 +109,15 @@ class SphereBasis(Basis):
         projector = _projector(self.manifold)
         if projector is not None:
             g = g @ projector.to(g)
-        if coords is None:
-            return g - x * along
-        index = linear(coords)
+        index = slice(None) if coords is None else entries_of(coords, x.shape[-1])
         return take(g, index) - take(x, index) * along
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Go along a great circle; the norm is put right on the way, so that rounding does not add up."""
-        in_wide_precision_(point, lambda x: self._move_(x, linear(coords), amounts.to(x.dtype)))
+        index = entries_of(coords, point.shape[-1])
+        in_wide_precision_(point, lambda x: self._move_(x, index, amounts.to(x.dtype)))
 
-    def _move_(self, x: Tensor, index: Tensor, t: Tensor) -> None:
+    def _move_(self, x: Tensor, index: Entries, t: Tensor) -> None:
         projector = _projector(self.manifold)
         squared = row_square(x)
         c = total(t * take(x, index))

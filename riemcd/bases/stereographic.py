@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from ..covector import Ambient
-from ..index import Coordinates, linear
+from ..index import Coordinates
 from .base import Basis, Example, State
 from .dispatch import basis_for
-from .entries import add_, in_wide_precision_, length, ratio, row_square, take, total
+from .entries import Entries, add_, entries_of, in_wide_precision_, length, ratio, row_square, take, total
 
 __all__ = ["StereographicBasis"]
 
@@ -82,13 +82,14 @@ class StereographicBasis(Basis):
         if self._ball_may_shrink:
             squared = squared * self._inside(squared, k).square_()
         scale = (squared * k).add_(1).mul_(0.5)
-        return scale * (g if coords is None else take(g, linear(coords)))
+        return scale * (g if coords is None else take(g, entries_of(coords, x.shape[-1])))
 
     def move_(self, point: Tensor, coords: Coordinates, amounts: Tensor, state: State | None = None) -> None:
         """Go along a geodesic."""
-        in_wide_precision_(point, lambda x: self._move_(x, linear(coords), amounts.to(x.dtype)))
+        index = entries_of(coords, point.shape[-1])
+        in_wide_precision_(point, lambda x: self._move_(x, index, amounts.to(x.dtype)))
 
-    def _move_(self, x: Tensor, index: Tensor, t: Tensor) -> None:
+    def _move_(self, x: Tensor, index: Entries, t: Tensor) -> None:
         k = self._curvature(x)
         size = length(t)
         beta = self._half_tangent(size, k)  # y = beta u
