@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -69,6 +70,11 @@ class GaussSouthwell(Selection):
             return min(self.k, index.count)
         assert self.fraction is not None
         return min(max(1, round(self.fraction * index.count)), index.count)
+
+    @classmethod
+    def examples(cls) -> Sequence[GaussSouthwell]:
+        """Sizes that differ."""
+        return [cls(), cls(k=3), cls(fraction=0.3), cls(fraction=1.0), cls(candidates=4)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
@@ -12,6 +13,8 @@ from ..draw import Draw
 from ..index import Coordinates, Index
 from ..partials import Partials
 from .base import Selection
+from .partition import Partition
+from .uniform import Uniform
 from .validate import positive_integer
 
 __all__ = ["Growing"]
@@ -77,6 +80,11 @@ class Growing(Selection):
     def at(self, step: int) -> Any:
         """Return the inner rule as it is after ``step`` updates."""
         return _grown(self, min(step, self.steps))
+
+    @classmethod
+    def examples(cls) -> Sequence[Growing]:
+        """A rule that grows, and one that shrinks."""
+        return [cls(Uniform(), 1, 4, 3), cls(Partition(2), 4, 2, 3)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]

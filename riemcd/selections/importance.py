@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -54,6 +55,11 @@ class Importance(Selection):
         proper_fraction("Importance", "explore", self.explore)
         if not 0 <= self.decay < 1:
             raise ValueError(f"Importance: decay must lie in [0, 1), got {self.decay}.")
+
+    @classmethod
+    def examples(cls) -> Sequence[Importance]:
+        """One coordinate, and several."""
+        return [cls(), cls(3)]
 
     def select(
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
