@@ -23,7 +23,7 @@ from .partials import Partials
 from .selections import Selection
 from .stepsizes import StepSize
 
-__all__ = ["Moved", "Reading", "coordinate_step_", "descend_", "move_", "raise_if_not_finite", "read"]
+__all__ = ["Direct", "Moved", "Reading", "aim", "coordinate_step_", "move_", "raise_if_not_finite", "read"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Moved:
 
     coords: Coordinates
     amounts: Tensor  # (*batch, k)
-    skipped: Tensor | None = None  # number of non-finite slopes that were left alone
+    skipped: Tensor | int | None = None  # number of non-finite slopes that were left alone
     clipped: Tensor | None = None  # number of amounts cut short
     rows: Rows | None = None  # the points of a table that took part, where it was not all of them
 
@@ -105,7 +105,33 @@ def move_(
     return Moved(reading.coords, amounts, skipped, memory.clipped, rows)
 
 
-def descend_(
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """A step of a ``proportional`` rule in a basis with ``one_pass``: no slope is seen by anybody else."""
+
+    coords: Coordinates  # (k,) or (*batch, k)
+    rate: float  # amounts are this times the slopes
+    amounts: Tensor | None  # (*batch, k) where they had to be checked before anything moves
+    bad: int = 0  # how many of them are not finite
+
+    def move_(self, point: Tensor, grad: Tensor, basis: Basis, skip_nonfinite: bool) -> Moved:
+        """Move ``point`` in place."""
+        if self.amounts is not None:
+            basis.move_(point, self.coords, self.amounts)
+            return Moved(self.coords, self.amounts)
+        done = basis.descend_(point, grad, self.coords, self.rate, skip_nonfinite, True)
+        if done is not None:
+            return Moved(self.coords, done[0], done[1] if skip_nonfinite else None)
+        slopes, skipped = basis.partials(basis.covector(point, grad), self.coords), None
+        amounts = slopes * self.rate
+        if skip_nonfinite:
+            finite = torch.isfinite(slopes)
+            amounts, skipped = torch.where(finite, amounts, 0), (~finite).sum()
+        basis.move_(point, self.coords, amounts)
+        return Moved(self.coords, amounts, skipped)
+
+
+def aim(
     point: Tensor,
     grad: Tensor,
     basis: Basis,
@@ -113,50 +139,55 @@ def descend_(
     index: Index,
     draw: Draw,
     state: dict[str, Any],
-    stepsize: StepSize,
     rate: float,
-    skip_nonfinite: bool = False,
-) -> Moved:
-    """Choose, read and move in one pass over the memory, where nobody has to see the slopes in between.
+    check: bool,
+) -> Direct | None:
+    """Choose coordinates without looking at slopes; with ``check`` find the amounts, moving nothing.
 
-    The rule must not look at slopes, and the step size be ``proportional``: amounts are ``rate`` times
-    the slopes.
+    Returns None where reading and moving have to go separate ways after all.
     """
-    partials = Partials(
-        lambda coords: basis.partials(basis.covector(point, grad), coords, state), index.count
-    )
-    coords, weights = selection.select(index, partials, draw, state)
+    coords, weights = selection.select(index, _UNSEEN, draw, state)
+    if weights is not None:
+        return None
     coords = index.resolve(coords)
-    if weights is None:
-        done = basis.descend_(point, grad, coords, rate, skip_nonfinite)
-        if done is not None:
-            return Moved(coords, *done)
-    slopes = partials.at(coords)
-    reading = Reading(index, coords, slopes if weights is None else slopes * weights, state)
-    return move_(point, reading, basis, stepsize, -rate, skip_nonfinite)
+    if not check:
+        return Direct(coords, rate, None)
+    found = basis.descend_(point, grad, coords, rate, True, False)
+    return None if found is None else Direct(coords, rate, *found)
 
 
-def raise_if_not_finite(readings: Sequence[tuple[str, Reading]]) -> None:
+def _nobody_looks(coords: Coordinates | None) -> Tensor:
+    raise AssertionError("a rule that does not look at slopes has asked for some")
+
+
+_UNSEEN = Partials(_nobody_looks, 0)
+
+
+def raise_if_not_finite(readings: Sequence[tuple[str, Reading | Direct]]) -> None:
     """Raise when a slope is NaN or infinite, with one question to the device for all parameters.
 
     Parameters
     ----------
-    readings : sequence of (str, Reading)
+    readings : sequence of (str, Reading or Direct)
         How a sentence names the parameter, and what was read of it.
     """
-    if not readings:
-        return
-    device = readings[0][1].slopes.device
-    # A sum is finite only if its terms are; that finite terms overflow is sorted out below.
-    total = sum((r.slopes.sum().to(device) for _, r in readings[1:]), readings[0][1].slopes.sum())
-    if isfinite(float(total)):
-        return
+    sums = [reading.slopes.sum() for _, reading in readings if isinstance(reading, Reading)]
+    if sums:
+        # A sum is finite only if its terms are; that finite terms overflow is sorted out below.
+        total = sum((one.to(sums[0].device) for one in sums[1:]), sums[0])
+        fine = isfinite(float(total))
+    else:
+        fine = True
     for where, reading in readings:
-        bad = int((~torch.isfinite(reading.slopes)).sum())
+        if isinstance(reading, Direct):
+            bad, slopes = reading.bad, reading.amounts
+        else:
+            bad, slopes = 0 if fine else int((~torch.isfinite(reading.slopes)).sum()), reading.slopes
         if bad:
+            assert slopes is not None
             raise ValueError(
-                f"{bad} of {reading.slopes.numel()} slopes are NaN or infinite ({where}); nothing was "
-                "changed. Use nonfinite='skip' to leave such coordinates alone."
+                f"{bad} of {slopes.numel()} slopes are NaN or infinite ({where}); nothing was changed. "
+                "Use nonfinite='skip' to leave such coordinates alone."
             )
 
 

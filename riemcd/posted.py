@@ -14,7 +14,7 @@ from torch import Tensor
 from . import mailbox
 from .amp import Scaling, unscaled
 from .covector import Accumulated, Wedge
-from .descent import Reading, read
+from .descent import Direct, Reading, read
 from .draw import Draw
 from .index import Coordinates, PairSet
 from .partials import Partials
@@ -227,7 +227,7 @@ def _open(opening: weakref.WeakMethod[Any], number: int, param: Tensor) -> tuple
     return opened
 
 
-def all_finite(readings: list[list[tuple[Tensor, Reading | None]]]) -> bool:
+def all_finite(readings: list[list[tuple[Tensor, Reading | Direct]]]) -> bool:
     """Return whether every slope that was read is finite."""
-    slopes = [reading.slopes for group in readings for _, reading in group if reading is not None]
+    slopes = [reading.slopes for group in readings for _, reading in group if isinstance(reading, Reading)]
     return all(bool(torch.isfinite(some).all()) for some in slopes)

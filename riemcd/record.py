@@ -58,5 +58,5 @@ class StepRecord:
         return _total([moved.skipped for moved in self.moved.values()])
 
 
-def _total(counts: list[Tensor | None]) -> int:
+def _total(counts: list[Tensor | int | None]) -> int:
     return int(sum(int(torch.as_tensor(count).sum()) for count in counts if count is not None))

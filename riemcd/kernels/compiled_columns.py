@@ -115,7 +115,8 @@ def _turn_whole_row(x: Any, partner: Any, s: Any, tau: Any, other: Any, d: int) 
     for c in range(d):
         other[c] = x[partner[c]]
     for c in range(d):
-        x[c] = x[c] - s[c] * (other[c] + tau[c] * x[c])
+        turned = x[c] - s[c] * (other[c] + tau[c] * x[c])
+        x[c] = turned if s[c] != 0 else x[c]  # not even the sign of a zero changes
 
 
 @njit(nogil=True)
@@ -148,6 +149,8 @@ def _turn_columns(task: Any, dtype: Any) -> None:
             j = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
             s = carray(at(q[4], e * k + m, dtype), (1,))[0]
             tau = carray(at(q[5], e * k + m, dtype), (1,))[0]
+            if s == 0:
+                continue
             first = carray(at(q[0], place + q[3] * i, dtype), (1,))
             second = carray(at(q[0], place + q[3] * j, dtype), (1,))
             a, b = first[0], second[0]

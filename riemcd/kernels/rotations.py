@@ -19,12 +19,12 @@ from torch import Tensor
 from ..components import Block
 from ..index import PairSet
 from . import native
-from .wedges import accumulator, columns_of, pieces
+from .wedges import accumulator, columns_of, pieces, put_, take
 
 __all__ = ["rotate_", "skew_exponential"]
 
 
-def rotate_(x: Tensor, pairs: PairSet, angles: Tensor, turn: float = 1.0) -> None:
+def rotate_(x: Tensor, pairs: PairSet, angles: Tensor, turn: float = 1.0, rows: bool = False) -> None:
     """Multiply ``x`` from the right by the exponential of all the rotations together, in place.
 
     Parameters
@@ -37,12 +37,14 @@ def rotate_(x: Tensor, pairs: PairSet, angles: Tensor, turn: float = 1.0) -> Non
         ``(*batch, k)``
     turn : float
         What the angles are multiplied with.
+    rows : bool
+        Rotate the columns of the transposed ``x``.
     """
     if angles.shape[-1] == 0 or x.numel() == 0:
         return
-    if pairs.disjoint and native.rotate_(x, pairs, angles, turn):
+    if pairs.disjoint and native.rotate_(x, pairs, angles, turn, rows):
         return
-    angles = angles * turn
+    x, angles = x.mT if rows else x, angles * turn
     if pairs.disjoint and pairs.lo.dim() == 1:
         _rotate_pairs_(x, pairs.lo, pairs.hi, angles)
         return
@@ -63,9 +65,9 @@ def _rotate_pairs_(x: Tensor, lo: Tensor, hi: Tensor, angles: Tensor) -> None:
     sines, tangents = torch.sin(angles).to(wide), torch.tan(angles / 2).to(wide)
     for rows, some in pieces(x, lo.shape[0]):
         part, i, j, s, tau = x[..., rows, :], lo[some], hi[some], sines[..., some], tangents[..., some]
-        a, b = part.index_select(-1, i).to(wide), part.index_select(-1, j).to(wide)
-        part.index_copy_(-1, i, (a - s * (b + tau * a)).to(x.dtype))
-        part.index_copy_(-1, j, (b + s * (a - tau * b)).to(x.dtype))
+        a, b = take(part, i).to(wide), take(part, j).to(wide)
+        put_(part, i, a - s * (b + tau * a))
+        put_(part, j, b + s * (a - tau * b))
 
 
 def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
@@ -86,11 +88,7 @@ def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
         part = x[..., rows, :]
         columns = columns_of(part, block.nodes[some], wide)  # (B, some, rows, r)
         columns += columns @ increment[:, some]
-        flat = block.nodes[some].flatten()
-        if x.stride(-2) == 1:
-            part.mT.index_copy_(-2, flat, columns.mT.flatten(1, 2).to(x.dtype))
-        else:
-            part.index_copy_(-1, flat, columns.movedim(1, -2).flatten(-2).to(x.dtype))
+        put_(part, block.nodes[some].flatten(), columns.movedim(1, -2).flatten(-2))
 
 
 def _rotate_own_(x: Tensor, block: Block, angles: Tensor) -> None:

@@ -52,7 +52,7 @@ def wedge_all(u: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def wedge_of_product(product: Tensor, pairs: PairSet | None = None, scale: float = 1.0) -> Tensor:
-    """Return the wedges of some pairs, or of every pair, from the product of the factors, ``(*batch, d, d)``."""
+    """Return the wedges of some pairs, or of all, from the product of the factors, ``(*batch, d, d)``."""
     if pairs is None:
         every = native.upper(product, scale)
         if every is not None:
@@ -92,7 +92,7 @@ def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor
 
     def columns(x: Tensor, at: Tensor) -> Tensor:  # (*batch, rows, k)
         if at.dim() == 1:
-            return x.index_select(-1, at).to(wide)
+            return take(x, at).to(wide)
         return x.gather(-1, at.unsqueeze(-2).expand(*x.shape[:-1], -1)).to(wide)
 
     k = pairs.lo.shape[-1]
@@ -115,9 +115,25 @@ def _of_cliques(u: Tensor, v: Tensor, block: Block, wide: torch.dtype) -> Tensor
     return product[..., block.which, block.a, block.b] - product[..., block.which, block.b, block.a]
 
 
+def take(x: Tensor, at: Tensor) -> Tensor:
+    """Return the columns ``at``, ``(k,)``, of ``x``, ``(*batch, rows, d)``, as they are stored.
+
+    Asked for columns of a transposed matrix, torch would copy the matrix.
+    """
+    return x.mT.index_select(-2, at).mT if x.stride(-2) == 1 else x.index_select(-1, at)
+
+
+def put_(x: Tensor, at: Tensor, columns: Tensor) -> None:
+    """Write the columns ``at`` of ``x`` in place."""
+    if x.stride(-2) == 1:
+        x.mT.index_copy_(-2, at, columns.mT.to(x.dtype))
+    else:
+        x.index_copy_(-1, at, columns.to(x.dtype))
+
+
 def columns_of(x: Tensor, nodes: Tensor, wide: torch.dtype) -> Tensor:
     """Return the columns ``nodes``, ``(c, r)``, of ``x``, ``(*batch, rows, d)``: ``(*batch, c, rows, r)``."""
-    flat, *batch = nodes.flatten(), *x.shape[:-2]
-    if x.stride(-2) == 1:  # columns are contiguous: copy them as they lie
-        return x.mT.index_select(-2, flat).to(wide).view(*batch, *nodes.shape, x.shape[-2]).mT
-    return x.index_select(-1, flat).to(wide).view(*batch, x.shape[-2], *nodes.shape).movedim(-2, -3)
+    chosen = take(x, nodes.flatten()).to(wide)
+    if x.stride(-2) == 1:
+        return chosen.mT.reshape(*x.shape[:-2], *nodes.shape, x.shape[-2]).mT
+    return chosen.view(*x.shape[:-2], x.shape[-2], *nodes.shape).movedim(-2, -3)
