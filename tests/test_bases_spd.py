@@ -1,5 +1,6 @@
 """Positive definite matrices: the kept factor is always the Cholesky factor, and the mean is found."""
 
+import contextlib
 import math
 
 import geoopt
@@ -9,6 +10,7 @@ import torch
 
 import riemcd
 from riemcd.bases import GenericBasis, SPDBasis, basis_for
+from riemcd.kernels import only_torch
 from riemcd.selections import All, Cyclic, GaussSouthwell, RandomMatching, Uniform
 
 BASIS = SPDBasis()
@@ -80,6 +82,24 @@ def test_one_matrix_moves_like_a_batch_of_one():
         BASIS.move_(batch, torch.tensor([at]), t[None], kept_batch)
         torch.testing.assert_close(single, batch[0], rtol=1e-14, atol=1e-14)
         torch.testing.assert_close(kept["factor"], kept_batch["factor"][0], rtol=1e-14, atol=1e-14)
+
+
+def test_compiled_loops_do_what_torch_does():
+    pytest.importorskip("numba")
+    n, runs = 9, []
+    for context in (contextlib.nullcontext(), only_torch()):
+        x, state, slopes = matrices(n), {}, []
+        with context:
+            for at in range(45):
+                covector = BASIS.covector(x, normal(n, n, seed=at))
+                slopes.append(BASIS.partials(covector, torch.tensor([at]), state))
+                version = x._version
+                BASIS.move_(x, torch.tensor([at]), 0.5 * normal(1, seed=at), state)
+                assert x._version > version  # autograd must hear of it
+        assert torch.equal(x, x.mT)
+        runs.append((x, state["factor"], torch.cat(slopes)))
+    for ours, theirs in zip(*runs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_huge_steps_stay_positive_definite():

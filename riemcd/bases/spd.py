@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..covector import Ambient
 from ..index import Coordinates, Index, linear
-from ..kernels.factors import add_outer_, form_all, form_at, form_one, kept_factor, put_rows_, rows
+from ..kernels.factors import add_outer_, form_all, form_at, form_one, kept_factor, move_one_, put_rows_, rows
 from ..kernels.symmetric import (
     Spread,
     product_of_exponential,
@@ -101,11 +101,14 @@ class SPDBasis(Basis):
         upper, written = kept_factor(point, state, "SPDBasis", moving=True)
         moves = state.get("moves", 0) + 1
         if _is_one(upper, index):
-            _move_columns_(upper, written, *symmetric_coordinate(int(index), n), float(amounts))
+            move_one_(point, written, upper, *symmetric_coordinate(int(index), n), float(amounts))
+            if moves < n:
+                state["moves"] = moves
+                return
         else:
             lo, hi = symmetric_coordinates(index, n)
             if index.shape[-1] == 1:
-                _move_one_(upper, written, lo, hi, amounts.double())
+                _move_batch_(upper, written, lo, hi, amounts.double())
             elif not _move_set_(upper, written, Spread(lo, hi, amounts, n), index.dim() == 1):
                 moves = n
         if moves >= n:
@@ -132,22 +135,7 @@ def _is_one(upper: Tensor, index: Tensor) -> bool:
     return upper.dim() == 2 and index.shape == (1,) and upper.device.type == "cpu"
 
 
-def _move_columns_(upper: Tensor, written: Tensor, i: int, j: int, t: float) -> None:
-    """Do what `_move_one_` does, for one matrix and in plain numbers."""
-    a = max(min(t if i == j else _HALF * t, 700.0), -700.0)  # where math would raise, a tensor just overflows
-    first, second = upper[i], upper[j]
-    if i == j:
-        add_outer_(written, first[None], torch.tensor([[math.expm1(a)]], dtype=torch.float64))
-        first.mul_(math.exp(a / 2))
-        return
-    weights = torch.tensor([[math.expm1(a) / 2], [math.expm1(-a) / 2]], dtype=torch.float64)
-    add_outer_(written, torch.stack([first + second, first - second]), weights)
-    c = math.sqrt(math.cosh(a))
-    first.mul_(c).add_(second, alpha=math.sinh(a) / c)
-    second.div_(c)
-
-
-def _move_one_(upper: Tensor, written: Tensor, lo: Tensor, hi: Tensor, t: Tensor) -> None:
+def _move_batch_(upper: Tensor, written: Tensor, lo: Tensor, hi: Tensor, t: Tensor) -> None:
     """Move one coordinate, t (*batch, 1), of the factor and of the matrix."""
     t = t.unsqueeze(-1)  # (*batch, 1, 1)
     single = (lo == hi).unsqueeze(-1)

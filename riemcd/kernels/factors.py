@@ -8,15 +8,30 @@ it stays *the* Cholesky factor of :math:`Y`, a smooth function of the point.
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
+from . import native
 from .wedges import accumulator
 
-__all__ = ["add_outer_", "form_all", "form_at", "form_one", "kept_factor", "put_rows_", "rows"]
+__all__ = [
+    "add_outer_",
+    "form_all",
+    "form_at",
+    "form_one",
+    "kept_factor",
+    "move_one_",
+    "put_rows_",
+    "rows",
+]
+
+_HALF = math.sqrt(0.5)
 
 
 def rows(x: Tensor, at: Tensor) -> Tensor:
@@ -91,21 +106,71 @@ def kept_factor(
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    if a.device.type == "cpu" and a.dtype.itemsize >= 4:
+    loops = _loops(a, b)
+    if loops is not None:
+        return bool(loops.same(a.detach().numpy(), b.numpy()))
+    if a.is_cpu and a.dtype.itemsize >= 4:
         # Four times faster there than torch.equal, which compares number by number.
         return np.array_equal(a.detach().numpy(), b.numpy())
     return torch.equal(a, b)
 
 
-def form_one(upper: Tensor, grad: Tensor, i: int, j: int) -> Tensor:
-    """Return what `form_at` returns for one pair of one matrix, ``(1,)``; ``upper`` and ``grad`` ``(n, n)``.
+@cache
+def _compiled() -> Any:
+    """Return the compiled loops; found out once, when they are first wanted."""
+    try:
+        from . import compiled_factors
+    except ImportError:
+        return None
+    return compiled_factors
 
-    A matrix of this size is read faster than it is cut into the part below which the columns start.
-    """
+
+def _loops(*matrices: Tensor) -> Any:
+    """Return the compiled loops if they serve these matrices, or None."""
+    if all(x.dim() == 2 and x.dtype is torch.float64 and x.is_contiguous() for x in matrices):
+        return _compiled() if native._serves(matrices[0]) else None
+    return None
+
+
+def form_one(upper: Tensor, grad: Tensor, i: int, j: int) -> Tensor:
+    """Return what `form_at` returns for one pair of one matrix, ``(1,)``; both are ``(n, n)``."""
+    loops = _loops(grad, upper)
+    if loops is not None:
+        return grad.new_tensor([loops.form(upper.numpy(), grad.detach().numpy(), i, j)])
     wide = accumulator(grad.dtype)
+    # A matrix is read faster than it is cut down to the part behind which the columns start.
     grad, a, b = grad.to(wide), upper[i].to(wide), upper[j].to(wide)
     form = torch.dot(a, torch.mv(grad, b))
     return (form + (form if i == j else torch.dot(b, torch.mv(grad, a)))).unsqueeze(0)
+
+
+def move_one_(point: Tensor, written: Tensor, upper: Tensor, i: int, j: int, t: float) -> None:
+    """Move one matrix along the pair ``i < j`` or the diagonal coordinate ``i = j``, in plain numbers.
+
+    Parameters
+    ----------
+    point, written, upper : Tensor
+        ``(n, n)``: the stored matrix, its wide copy and the transposed factor.
+    i, j : int
+    t : float
+    """
+    loops = _loops(point, written, upper)
+    if loops is not None:
+        loops.move_(point.detach().numpy(), written.numpy(), upper.numpy(), i, j, t)
+        increment_version(point)
+        return
+    a = max(min(t if i == j else _HALF * t, 700.0), -700.0)  # where math would raise, a tensor just overflows
+    first, second = upper[i], upper[j]
+    if i == j:
+        add_outer_(written, first[None], torch.tensor([[math.expm1(a)]], dtype=torch.float64))
+        first.mul_(math.exp(a / 2))
+    else:
+        weights = torch.tensor([[math.expm1(a) / 2], [math.expm1(-a) / 2]], dtype=torch.float64)
+        add_outer_(written, torch.stack([first + second, first - second]), weights)
+        c = math.sqrt(math.cosh(a))
+        first.mul_(c).add_(second, alpha=math.sinh(a) / c)
+        second.div_(c)
+    point.copy_(written)
 
 
 def form_at(upper: Tensor, grad: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
