@@ -60,11 +60,11 @@ def test_the_line_covers_all_points():
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    """95% intervals from 60 batches; the bootstrap is known to be a little narrow."""
-    repeats, covered = 60, dict.fromkeys(("mu_X", "mu_W", "C_X", "C_W"), 0)
+    """95% intervals from 40 batches; the bootstrap is known to be a little narrow."""
+    repeats, covered = 40, dict.fromkeys(("mu_X", "mu_W", "C_X", "C_W"), 0)
     truth = {"mu_X": 1.0, "mu_W": 1.0, "C_X": 4.0, "C_W": 1.5}
     for repeat in range(repeats):
-        found = noise_constants(additive(1000 + 10 * repeat, 0.5, batches=60), resamples=300, seed=repeat)
+        found = noise_constants(additive(1000 + 10 * repeat, 0.5, batches=40), resamples=200, seed=repeat)
         for name, value in truth.items():
             interval = getattr(found, name)
             covered[name] += interval.low <= value <= interval.high

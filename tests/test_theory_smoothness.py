@@ -24,7 +24,7 @@ from riemcd.theory import (
 from riemcd.theory.smoothness import constant
 from riemcd.theory.variables import variables
 
-some = settings(max_examples=15, deadline=None)
+some = settings(max_examples=12, deadline=None)
 SEEDS = st.integers(0, 2**31)
 LENGTHS = st.floats(0.01, 3.0)
 #: Bases with their scale: the angle of an amount of one.
