@@ -117,8 +117,16 @@ def collect() -> dict[str, list[Entry]]:
     return pages
 
 
+def hides_module(module: str) -> bool:
+    """Whether the package offers something else under the name of this module."""
+    parent, _, name = module.rpartition(".")
+    return bool(parent) and not inspect.ismodule(getattr(importlib.import_module(parent), name, sys))
+
+
 def page(module: str, entries: list[Entry]) -> str:
-    lines = [module, "=" * len(module), "", f".. automodule:: {module}", "   :no-members:", ""]
+    lines = [module, "=" * len(module), "", f".. automodule:: {module}", "   :no-members:"]
+    # riemcd.minimize is a function to the user and also the module that defines it: index the former.
+    lines += ["   :no-index:", ""] if hides_module(module) else [""]
     defining = {getattr(entry.value, "__module__", None) or module for entry in entries}
     lines += [TESTSETUP.format(modules=sorted(name for name in defining if name.startswith(PACKAGE)))]
     lines += [f".. currentmodule:: {module}", "", ".. autosummary::", ""]
