@@ -191,3 +191,11 @@ def test_refusals():
     sampled = smoothness(lambda W: W.sum().cos(), W, samples=4, refine=0)
     with pytest.raises(ValueError, match="no sample can show more"):
         DescentMonitor(riemcd.SRCD([W]), lambda: W.sum(), L=sampled)
+
+
+def test_slopes_from_layers_are_refused():
+    """Without a weight gradient there is nothing exact to compare with."""
+    layer = riemcd.nn.OrthogonalLinear(4, 4)
+    opt = riemcd.SRCD(layer.parameters(), lr=0.1, skip_weight_grad=True)
+    with pytest.raises(ValueError, match="skip_weight_grad"):
+        DescentMonitor(opt, lambda: layer(torch.ones(1, 4)).sum())

@@ -130,6 +130,11 @@ class DescentMonitor:
     ) -> None:
         if any(group["maximize"] for group in opt.param_groups):
             raise ValueError("DescentMonitor watches a descent; minimise -f instead of maximize=True.")
+        if any(group["skip_weight_grad"] for group in opt.param_groups):
+            raise ValueError(
+                "DescentMonitor differentiates loss_fn by the weights, which skip_weight_grad=True leaves "
+                "out; watch the run without it."
+            )
         if noise is not None and L is None:
             raise ValueError("the descent inequality needs L besides the noise constants: pass L=.")
         self.opt = opt

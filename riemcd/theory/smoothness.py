@@ -40,6 +40,8 @@ class Smoothness:
         Where it was seen.
     samples : int
         How many moves were tried.
+    certified : float or None
+        The upper bound where one is proved; `upper` is the way to ask for it.
     proof : str
         What the upper bound rests on; empty where there is none.
     """
