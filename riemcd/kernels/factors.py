@@ -106,7 +106,7 @@ def kept_factor(
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    loops = _loops(a, b)
+    loops = _loops(a)
     if loops is not None:
         return bool(loops.same(a.detach().numpy(), b.numpy()))
     if a.is_cpu and a.dtype.itemsize >= 4:
@@ -125,16 +125,16 @@ def _compiled() -> Any:
     return compiled_factors
 
 
-def _loops(*matrices: Tensor) -> Any:
-    """Return the compiled loops if they serve these matrices, or None."""
-    if all(x.dim() == 2 and x.dtype is torch.float64 and x.is_contiguous() for x in matrices):
-        return _compiled() if native._serves(matrices[0]) else None
+def _loops(x: Tensor) -> Any:
+    """Return the compiled loops if they serve this matrix, or None; the kept ones are as they want them."""
+    if x.dtype is torch.float64 and x.dim() == 2 and x.is_contiguous() and native._serves(x):
+        return _compiled()
     return None
 
 
 def form_one(upper: Tensor, grad: Tensor, i: int, j: int) -> Tensor:
     """Return what `form_at` returns for one pair of one matrix, ``(1,)``; both are ``(n, n)``."""
-    loops = _loops(grad, upper)
+    loops = _loops(grad)
     if loops is not None:
         return grad.new_tensor([loops.form(upper.numpy(), grad.detach().numpy(), i, j)])
     wide = accumulator(grad.dtype)
@@ -154,7 +154,7 @@ def move_one_(point: Tensor, written: Tensor, upper: Tensor, i: int, j: int, t: 
     i, j : int
     t : float
     """
-    loops = _loops(point, written, upper)
+    loops = _loops(point)
     if loops is not None:
         loops.move_(point.detach().numpy(), written.numpy(), upper.numpy(), i, j, t)
         increment_version(point)
