@@ -9,7 +9,7 @@ from .base import Problem, tangent
 
 __all__ = ["Extrapolation"]
 
-_TRUST = 0.5  # the longest step, in the Frobenius norm: inside it the nearest orthonormal matrix is near
+_TRUST = 0.5  # the longest step, in the Frobenius norm
 _NEGLIGIBLE = 1e-12  # directions that are combinations of others to this precision say nothing new
 _FLATTEST = 1e-6  # curvatures smaller than this, relative to the largest, are not trusted
 
@@ -52,9 +52,9 @@ class Extrapolation:
         if direction is None:
             return None
         for fraction in (1.0, 0.25):
-            moved = nearest_orthonormal(x + fraction * direction)
+            moved = orthonormalized(x + fraction * direction)
             if self.problem.value(moved) < value:
-                return moved
+                return moved.contiguous()
         # The model is wrong here: what it was made of is forgotten.
         self._past = self._past[-1:]
         return None
@@ -87,13 +87,8 @@ class Extrapolation:
         return step * torch.clamp(_TRUST / norm, max=1.0)
 
 
-def nearest_orthonormal(y: Tensor) -> Tensor:
-    """Return the polar factor of a matrix ``(n, p)`` that is nearly orthonormal (Newton-Schulz)."""
-    eye = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
-    small = 8 * torch.finfo(y.dtype).eps
-    for _ in range(20):
-        off = eye - y.mT @ y
-        y = y + 0.5 * y @ off
-        if off.abs().max() < small:
-            break
-    return y
+def orthonormalized(y: Tensor) -> Tensor:
+    """Return the orthonormal factor of a well-conditioned matrix ``(n, p)`` (QR from its Gram matrix)."""
+    r = torch.linalg.cholesky(y.mT @ y, upper=True)
+    q: Tensor = torch.linalg.solve_triangular(r, y, upper=True, left=False)
+    return q
