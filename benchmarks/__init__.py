@@ -1,0 +1,1 @@
+"""What a step costs, against the optimizers it stands beside: ``python -m benchmarks``."""

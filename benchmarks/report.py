@@ -1,0 +1,80 @@
+"""Tables, a picture and the numbers themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .contestants import SGD
+from .timing import Times
+
+__all__ = ["RESULTS", "picture", "save", "table", "verdicts"]
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.0f} us"
+
+
+def table(times: dict[int, dict[str, Times]]) -> str:
+    """Return medians and, in brackets, how many times as long as SGD in the same rounds."""
+    names = list(dict.fromkeys(name for row in times.values() for name in row))
+    width = max(len(name) for name in names)
+    lines = [" " * width + "".join(f"{f'd = {d}':>20}" for d in times)]
+    for name in names:
+        cells = []
+        for row in times.values():
+            if name in row:
+                cells.append(f"{_time(row[name].median)} ({row[name].to_first:.2g}x)")
+            else:
+                cells.append("-")
+        lines.append(name.ljust(width) + "".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)
+
+
+def verdicts(rows: list[dict[str, Any]]) -> str:
+    """Return one line for each promise."""
+    return "\n".join(
+        f"{'kept' if row['kept'] else 'MISSED':7}{row['step']} / {row['against']} at d = {row['d']}: "
+        f"{row['ratio']:.3g} (of the least times {row['of the least']:.3g}), at most {row['at most']:.3g}"
+        for row in rows
+    )
+
+
+def save(name: str, content: Any) -> None:
+    """Keep numbers under ``benchmarks/results``."""
+    RESULTS.mkdir(exist_ok=True)
+
+    def plain(value: Any) -> Any:
+        numbers = {"median": value.median, "least": value.least, "to SGD": value.to_first}
+        return {**numbers, "rounds": value.rounds}
+
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1, default=plain) + "\n")
+
+
+def picture(times: dict[int, dict[str, Times]]) -> None:
+    """Draw seconds against size, both on logarithmic axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(name for row in times.values() for name in row))
+    figure, axes = plt.subplots(figsize=(9, 7))
+    for name in names:
+        points = [(d, row[name].median) for d, row in times.items() if name in row]
+        ours = name.startswith("SRCD")
+        style = "o-" if ours else ("k--" if name == SGD else "x:")
+        axes.loglog(*zip(*points, strict=True), style, label=name, linewidth=1.5 if ours else 1)
+    axes.set_xlabel("d")
+    axes.set_ylabel("seconds per step")
+    axes.set_xticks(list(times), [str(d) for d in times])
+    axes.grid(which="both", alpha=0.3)
+    axes.legend(fontsize=7, loc="upper left")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "steps.png", dpi=130)
