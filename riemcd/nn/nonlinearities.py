@@ -30,8 +30,8 @@ class Nonlinearity(ABC):
     def slope(self, h: Tensor, out: Tensor) -> None:
         """Write the derivative where the function took the value ``h`` into ``out``, same shape."""
 
-    def bias_gradient(self, h: Tensor, delta: Tensor) -> Tensor:
-        """Return the gradient of the bias, ``(d,)``; ``h`` and ``delta`` are ``(T, B, d)``."""
+    def bias_gradient(self, h: Tensor, delta: Tensor, scratch: Tensor) -> Tensor:
+        """Return the gradient of the bias, ``(d,)``; the others are ``(T, B, d)``."""
         return delta.sum((0, 1))
 
 
@@ -52,9 +52,9 @@ class ModReLU(Nonlinearity):
         """Return 1 where h is not zero."""
         torch.ne(h, 0, out=out)
 
-    def bias_gradient(self, h: Tensor, delta: Tensor) -> Tensor:
+    def bias_gradient(self, h: Tensor, delta: Tensor, scratch: Tensor) -> Tensor:
         """Return the sum of sign(h) delta."""
-        return torch.sign(h).mul_(delta).sum((0, 1))
+        return torch.sign(h, out=scratch).mul_(delta).sum((0, 1))
 
 
 @final

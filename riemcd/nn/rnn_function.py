@@ -25,7 +25,8 @@ from .nonlinearities import Nonlinearity
 __all__ = ["Recurrence"]
 
 #: How many rows (time steps times batch) the backward pass works on before products over them are taken.
-_ROWS = 4096
+_ROWS = 2048
+_ROWS_AHEAD = 128  # and the forward pass, on products with the input
 
 
 class Recurrence(torch.autograd.Function):
@@ -64,21 +65,12 @@ class Recurrence(torch.autograd.Function):
             ``(T, B, d)`` and ``(B, d)``
         """
         x, v, w, b = _cast(x, inward, weight, bias)
-        steps, batch, d = x.shape[0], x.shape[1], weight.shape[0]
-        states = torch.empty((steps + 1, batch, d), dtype=x.dtype, device=x.device)
+        states = x.new_empty((x.shape[0] + 1, x.shape[1], weight.shape[0]))
         if h0 is None:
             states[0].zero_()
         else:
             states[0].copy_(h0)
-        torch.mm(x.reshape(steps * batch, -1), v.mT, out=states[1:].view(-1, d))
-        if b is not None and not phi.owns_bias:
-            states[1:].add_(b)
-        across, scratch = w.mT.contiguous(), torch.empty_like(states[0])
-        held = states.unbind(0)
-        for t in range(steps):
-            if t > 0 or h0 is not None:
-                held[t + 1].addmm_(held[t], across)
-            phi.apply_(held[t + 1], b, scratch)
+        _forward(x, states, v, w, b, phi, from_zero=h0 is None)
         ctx.save_for_backward(x, states, inward, weight)
         ctx.set_materialize_grads(False)
         ctx.weight, ctx.node, ctx.phi = weight, node, phi
@@ -101,9 +93,31 @@ class Recurrence(torch.autograd.Function):
         run.allocate(needs_x, needs_inward, needs_bias)
         dh0 = run.through_time(grads[0], grads[1], needs_h0)
         dtypes = (None, ctx.dtypes[0], inward.dtype, weight.dtype, ctx.dtypes[1])
-        found = (run.dx, dh0, run.d_inward, run.d_weight, run.d_bias)
+        d_inward = None if run.d_inward is None else run.d_inward.mT
+        found = (run.dx, dh0, d_inward, run.d_weight, run.d_bias)
         given = [g if g is None or t is None else g.to(t) for g, t in zip(found, dtypes, strict=True)]
         return (*given, None, None)
+
+
+def _forward(
+    x: Tensor, states: Tensor, v: Tensor, w: Tensor, b: Tensor | None, phi: Nonlinearity, from_zero: bool
+) -> None:
+    """Fill ``states[1:]``; all are as in `Recurrence.forward`, ``states`` is ``(T + 1, B, d)``."""
+    steps, batch, d = x.shape[0], x.shape[1], states.shape[-1]
+    # Products with the input are taken just ahead of their use, while the cache still has them.
+    ahead = max(1, _ROWS_AHEAD // max(1, batch))
+    inward, across, scratch = v.mT.contiguous(), w.mT.contiguous(), torch.empty_like(states[0])
+    held = states.unbind(0)
+    for t in range(steps):
+        now = held[t + 1]
+        if t % ahead == 0:
+            piece = x[t : t + ahead]
+            torch.mm(piece.reshape(-1, x.shape[-1]), inward, out=states[t + 1 : t + 1 + ahead].view(-1, d))
+        if b is not None and not phi.owns_bias:
+            now.add_(b)
+        if t > 0 or not from_zero:
+            now.addmm_(held[t], across)
+        phi.apply_(now, b, scratch)
 
 
 def _cast(
@@ -131,7 +145,7 @@ class _Backward:
     wanted: Demand
     slot: mailbox.Slot | None
     dx: Tensor | None = None  # (T, B, i)
-    d_inward: Tensor | None = None  # (d, i)
+    d_inward: Tensor | None = None  # (i, d): products with few rows are faster than those with few columns
     d_weight: Tensor | None = None  # (d, d)
     d_bias: Tensor | None = None  # (d,)
 
@@ -139,8 +153,9 @@ class _Backward:
         """Make room for the gradients that are wanted."""
         wide = torch.promote_types(self.x.dtype, torch.float32)  # sums over time
         self.dx = torch.empty_like(self.x) if needs_x else None
-        self.d_inward = torch.zeros_like(self.inward, dtype=wide) if needs_inward else None
-        self.d_bias = self.inward.new_zeros(self.inward.shape[0], dtype=wide) if needs_bias else None
+        d, i = self.inward.shape
+        self.d_inward = self.inward.new_zeros((i, d), dtype=wide) if needs_inward else None
+        self.d_bias = self.inward.new_zeros(d, dtype=wide) if needs_bias else None
         self.d_weight = torch.zeros_like(self.weight, dtype=wide) if self.wanted == "gradient" else None
 
     def through_time(self, outer: Tensor | None, last: Tensor | None, needs_h0: bool) -> Tensor | None:
@@ -157,26 +172,25 @@ class _Backward:
         steps, batch, d = self.states.shape[0] - 1, *self.states.shape[1:]
         few = None if self.slot is None else self.slot.columns()
         piece = max(1, min(steps, _ROWS // max(1, batch)))
-        deltas = self.states.new_empty((piece, batch, d))
+        deltas, spares = self.states.new_empty((2, piece, batch, d))
         # dx is kept only where all of its columns are read.
         keeps = self.slot is not None and self.slot.turns == "columns" and few is None
-        inputs = torch.empty_like(deltas) if keeps else None
         outers = None if outer is None else outer.unbind(0)
         dh = self.states.new_zeros((batch, d)) if last is None else last.to(self.states.dtype, copy=True)
         if outers is not None:
             dh += outers[-1]
         for stop in range(steps, 0, -piece):
             start = max(0, stop - piece)
-            delta = deltas[: stop - start]
+            delta, spare = deltas[: stop - start], spares[: stop - start]
             self.phi.slope(self.states[start + 1 : stop + 1], delta)
             for t in range(stop - 1, start - 1, -1):
                 now = delta[t - start].mul_(dh)
                 if t == 0 and self.from_zero and not needs_h0:
                     break
                 before = None if outers is None or t == 0 else outers[t - 1]
-                self._step_back(now, before, dh, None if inputs is None else inputs[t - start])
-            self._sum_up(start, stop, delta, inputs)
-            self._post(start, stop, delta, inputs, few)
+                self._step_back(now, before, dh, spare[t - start] if keeps else None)
+            self._post(start, stop, delta, spare, few)
+            self._sum_up(start, stop, delta, spare)
         return dh if needs_h0 else None
 
     def _step_back(self, delta: Tensor, outer: Tensor | None, dh: Tensor, kept: Tensor | None) -> None:
@@ -192,20 +206,20 @@ class _Backward:
         else:
             torch.addmm(outer, delta, self.weight, out=dh)
 
-    def _sum_up(self, start: int, stop: int, delta: Tensor, inputs: Tensor | None) -> None:
+    def _sum_up(self, start: int, stop: int, delta: Tensor, spare: Tensor) -> None:
         """Add what a piece of the sequence contributes to the gradients."""
         flat = delta.view(-1, delta.shape[-1])
         if self.d_inward is not None:
             x = self.x[start:stop].reshape(flat.shape[0], -1)
-            _add_product(self.d_inward, flat, x)
+            _add_product(self.d_inward, x, flat)
         if self.dx is not None:
             torch.matmul(delta, self.inward, out=self.dx[start:stop])
         if self.d_bias is not None:
-            self.d_bias += self.phi.bias_gradient(self.states[start + 1 : stop + 1], delta)
+            self.d_bias += self.phi.bias_gradient(self.states[start + 1 : stop + 1], delta, spare)
         if self.d_weight is not None:
             _add_product(self.d_weight, flat, self.states[start:stop].view(flat.shape))
 
-    def _post(self, start: int, stop: int, delta: Tensor, inputs: Tensor | None, few: Tensor | None) -> None:
+    def _post(self, start: int, stop: int, delta: Tensor, dx: Tensor, few: Tensor | None) -> None:
         """Leave the factors of a piece in the mailbox."""
         first = max(start, int(self.from_zero))  # a zero state adds nothing
         if self.slot is None or first >= stop:
@@ -219,11 +233,10 @@ class _Backward:
                 y = h @ self.weight.index_select(0, few).mT
                 self.slot.post(delta.index_select(1, few), y, few=True)
         elif few is None:
-            assert inputs is not None
-            self.slot.post(inputs[first - start : stop - start].view(-1, d), h)
+            self.slot.post(dx[first - start :].reshape(-1, d), h)
         else:
-            dx = delta @ self.weight.index_select(1, few)
-            self.slot.post(dx, h.index_select(1, few), few=True)
+            columns = self.weight.mT.index_select(0, few).mT  # each of them contiguous
+            self.slot.post(delta @ columns, h.index_select(1, few), few=True)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
