@@ -32,6 +32,10 @@ def cloud(manifold: geoopt.Manifold, count: int, n: int, seed: int = 0, size: fl
     return manifold.projx(size * torch.randn(count, n, generator=generator, dtype=DOUBLE)).detach()
 
 
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
 def squared_distance(manifold: geoopt.Manifold, x: Tensor, y: Tensor) -> Tensor:
     """Return squared distances that are smooth where the points meet, unlike the manifold's own."""
     k = manifold.k.detach()
@@ -173,6 +177,24 @@ def test_half_precision_computes_in_float32(make, dtype: torch.dtype) -> None:
     basis.move_(wide, torch.tensor([1]), 0.3 * slopes)
     basis.move_(point, torch.tensor([1]), 0.3 * slopes)
     assert torch.equal(point, wide.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_far_points_are_taken(dtype: torch.dtype) -> None:
+    """geoopt's own check squares the entries, and fails far out for want of digits."""
+    manifold = geoopt.Lorentz(torch.tensor(1.0, dtype=dtype))
+    size = 1e3 if dtype == torch.float32 else 1e7
+    far = manifold.projx(size * normal(4, 3).to(dtype))
+    assert not manifold.check_point_on_manifold(far)
+    table = geoopt.ManifoldParameter(far.clone(), manifold=manifold)
+    optimizer = SRCD([table], lr=0.1)
+    table.grad = torch.ones_like(far) / size  # slopes of order one
+    optimizer.step()
+    assert torch.allclose(manifold.projx(table.detach()), table.detach(), rtol=1e-6, atol=0)
+    with torch.no_grad():
+        far[:, 0] *= 1.01
+    with pytest.raises(ValueError, match="off its manifold"):
+        SRCD([geoopt.ManifoldParameter(far, manifold=manifold)])
 
 
 def test_several_curvatures_in_one_parameter_are_refused() -> None:
