@@ -43,7 +43,7 @@ demo: $(DEMO) ## SRCD beside geoopt's RiemannianSGD on orthogonal Procrustes
 	$(BIN)/python examples/plot_procrustes.py
 
 test: $(TEST) ## the test-suite, in two processes
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-long: $(TEST) ## the full-length figures; the output is kept in docs/results
 	mkdir -p docs/results

@@ -68,6 +68,7 @@ class RightGivens(Basis):
 
     Examples
     --------
+    >>> import torch
     >>> basis, W = RightGivens(), torch.eye(3, dtype=torch.float64)
     >>> basis.move_(W, torch.tensor([0]), torch.tensor([math.sqrt(2) * math.pi / 2], dtype=torch.float64))
     >>> W.round(decimals=6)[:2, :2].abs()
