@@ -197,6 +197,11 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter:
 @torch.no_grad()
 def _start(points: Tensor, manifold: geoopt.Manifold, init: Init) -> Tensor:
     wide = points.float() if points.dtype.itemsize < 4 else points
+    if init in ("haar", "identity") and not isinstance(manifold, geoopt.Stiefel):
+        raise ValueError(
+            f"init={init!r} is for Stiefel manifolds; "
+            f"on {type(manifold).__name__} start from the nearest point."
+        )
     if init == "nearest":
         start = manifold.projx(wide)
     elif init == "haar":

@@ -120,6 +120,8 @@ def check_on_manifold(where: str, param: Tensor, manifold: geoopt.Manifold) -> N
     point = param.detach()
     tolerance = max(1e-5, 8 * torch.finfo(point.dtype).eps)
     wide = point.float() if point.dtype.itemsize < 4 else point
+    if not torch.isfinite(wide).all():
+        raise ValueError(f"the point has NaN or infinite entries ({where}); initialise it afresh.")
     try:
         ok, reason = manifold.check_point_on_manifold(wide, explain=True, atol=tolerance, rtol=tolerance)
     except RuntimeError:  # some of geoopt's manifolds compute with a wrong shape before they look at it

@@ -102,6 +102,14 @@ def test_a_point_off_its_manifold():
     SRCD([W])
 
 
+def test_a_point_with_nan():
+    W = parameter(4, 4)
+    with torch.no_grad():
+        W[0, 0] = NAN
+    with pytest.raises(ValueError, match=r"NaN or infinite entries \(parameter '0.0', shape \(4, 4\)\)"):
+        SRCD([W])
+
+
 def test_kinds_of_parameters():
     stiefel = {"manifold": geoopt.EuclideanStiefel()}
     with pytest.raises(TypeError, match=r"floating point, got torch\.int64"):

@@ -79,6 +79,16 @@ def test_mistakes_are_said_in_a_sentence(call, words):
         call(layer)
 
 
+@pytest.mark.parametrize("init", ["haar", "identity"])
+def test_starts_of_stiefel_matrices_are_for_stiefel_manifolds(init):
+    layer = nn.Linear(4, 6)
+    with pytest.raises(ValueError, match="on Sphere start from the nearest point"):
+        constrain_(layer, manifold=geoopt.Sphere(), init=init)
+    assert type(layer.weight) is nn.Parameter
+    constrain_(layer, manifold=geoopt.Sphere())
+    assert geoopt.Sphere().check_point_on_manifold(layer.weight.detach())
+
+
 def test_manifolds_are_instances():
     with pytest.raises(TypeError, match="instance of a geoopt manifold"):
         constrain_(nn.Linear(4, 4), manifold=geoopt.Stiefel)
