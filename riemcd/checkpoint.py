@@ -58,6 +58,15 @@ def _check_group(number: int, saved: dict[str, Any], group: dict[str, Any]) -> N
             f"the checkpoint has {len(saved['params'])} parameters in group {number}, "
             f"the optimizer {len(group['params'])}."
         )
+    points = saved.get("points", group["points"])  # older checkpoints have none
+    if not isinstance(points, list) or len(points) != len(group["points"]):
+        raise ValueError(f"the checkpoint does not say what each parameter of group {number} is.")
+    for there, here in zip(points, group["points"], strict=True):
+        if there != here:
+            raise ValueError(
+                f"the checkpoint is for a parameter with {there} in group {number}, the optimizer has one "
+                f"with {here}."
+            )
     check_options({**group, **saved, **dict.fromkeys(PLUGINS)})
 
 

@@ -14,7 +14,7 @@ from .checkpoint import COUNTS, check_same_configuration, restore_dtypes_
 from .draw import Draw
 from .errors import WeightDecayWarning
 from .lost import complain, no_manifold, orphaned, swapped
-from .options import GROUP_KEYS, PLUGINS, check_keys, check_options
+from .options import GROUP_KEYS, PLUGINS, check_keys, check_options, check_rate, fixed_values
 from .plan import Plan, make_plan
 from .posted import PostOffice
 
@@ -32,6 +32,7 @@ class PluginOptimizer(Optimizer):
         check_options(defaults)
         self._plugins: list[dict[str, Any]] = []
         self._shown: list[dict[str, str | None]] = []
+        self._checked: list[list[Any]] = []  # the rarely changed options, as they were last looked at
         self._plans: dict[Tensor, Plan] = {}
         self._warned = self._missed = False
         self._office = PostOffice(self._opening)
@@ -63,7 +64,9 @@ class PluginOptimizer(Optimizer):
             raise
         self._plugins.append(plugins)
         self._shown.append(_shown(plugins))
+        self._checked.append(fixed_values(added))
         self._plans.update(plans)
+        added["points"] = _points(added, plans)
         self._office.arrange(len(self.param_groups) - 1, added, plans)
         self._warn_of_weight_decay(added, plans)
 
@@ -103,8 +106,14 @@ class PluginOptimizer(Optimizer):
         }
 
     def _refresh(self, number: int, group: dict[str, Any]) -> None:
-        """Take over a plug-in, or a manifold, that was changed since the last step."""
+        """Take over a plug-in, a manifold or an option that was changed since the last step."""
         plugins, shown = self._plugins[number], self._shown[number]
+        if not isinstance(group["lr"], Tensor):
+            check_rate(group["lr"])
+        values = fixed_values(group)
+        if values != self._checked[number]:
+            check_options({**group, **plugins})
+            self._checked[number] = values
         changed = {name: group[name] for name in PLUGINS if group[name] != shown[name]}
         own = plugins["manifold"]
         stale = any(getattr(p, "manifold", own) is not self._plans[p].manifold for p in group["params"])
@@ -125,6 +134,7 @@ class PluginOptimizer(Optimizer):
         self._plans.update(plans)
         self._plugins[number], self._shown[number] = fresh, _shown(fresh)
         group.update(self._shown[number])
+        group["points"] = _points(group, plans)
 
     def _warn_of_weight_decay(self, group: dict[str, Any], plans: dict[Tensor, Plan]) -> None:
         idle = [plan.where for plan in plans.values() if plan.basis is not None and plan.basis.fixed_norm]
@@ -140,7 +150,8 @@ class PluginOptimizer(Optimizer):
     def _warn_if_no_manifold(self) -> None:
         if any(plan.manifold is not None for plan in self._plans.values()):
             return
-        complain(no_manifold(), self.defaults["strict"], stacklevel=4)
+        strict = any(group["strict"] for group in self.param_groups)
+        complain(no_manifold(), strict, stacklevel=4)
 
     def _warn_of_orphans(self) -> None:
         """Complain, once unless it is an error, of points that are in no model any more."""
@@ -166,7 +177,7 @@ class PluginOptimizer(Optimizer):
         restore_dtypes_(self.state, self.param_groups, state_dict, self._plans)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_plugins", "_shown", "_plans", "_warned", "_missed")
+        own = ("_plugins", "_shown", "_checked", "_plans", "_warned", "_missed")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -182,3 +193,8 @@ class PluginOptimizer(Optimizer):
 
 def _shown(plugins: dict[str, Any]) -> dict[str, str | None]:
     return {name: None if plugin is None else repr(plugin) for name, plugin in plugins.items()}
+
+
+def _points(group: dict[str, Any], plans: dict[Tensor, Plan]) -> list[str]:
+    """Return what each parameter of a group is, for a checkpoint to be compared with."""
+    return [plans[param].describe(param) for param in group["params"]]

@@ -14,7 +14,7 @@ from .errors import wrong_kind
 from .selections import Selection
 from .stepsizes import StepSize
 
-__all__ = ["GROUP_KEYS", "PLUGINS", "check_keys", "check_options"]
+__all__ = ["GROUP_KEYS", "PLUGINS", "check_keys", "check_options", "check_rate", "fixed_values"]
 
 #: Options that hold an object; a group stores their ``repr`` so that checkpoints are plain data.
 PLUGINS: dict[str, tuple[type, str]] = {
@@ -33,6 +33,8 @@ _SRCD_KEYS = (
     *("seed", "nonfinite", "strict", "skip_weight_grad"),
 )
 GROUP_KEYS = frozenset(_SRCD_KEYS) | frozenset(PLUGINS)
+
+_FIXED = tuple(name for name in _SRCD_KEYS if name != "lr")
 
 NONFINITE = ("raise", "skip", "ignore")
 
@@ -61,11 +63,20 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be finite, got an integer of {len(str(value))} digits.") from None
 
 
+def check_rate(lr: Any) -> None:
+    """Refuse a learning rate that is none; schedulers change it between any two steps."""
+    if not 0.0 <= _number("lr", lr) < float("inf"):
+        raise ValueError(f"Invalid learning rate: {lr}")
+
+
+def fixed_values(group: dict[str, Any]) -> list[Any]:
+    """Return the options that rarely change, to see whether one of them did."""
+    return [group[name] for name in _FIXED]
+
+
 def check_options(group: dict[str, Any]) -> None:
     """Refuse values that cannot work, in torch's words where torch has them."""
-    lr = _number("lr", group["lr"])
-    if not 0.0 <= lr < float("inf"):
-        raise ValueError(f"Invalid learning rate: {group['lr']}")
+    check_rate(group["lr"])
     for name in ("momentum", "dampening", "weight_decay"):
         if isinstance(group[name], Tensor):
             raise TypeError(f"{name} must be a number, got a tensor; only lr may be one.")
@@ -135,5 +146,11 @@ def check_on_manifold(where: str, param: Tensor, manifold: geoopt.Manifold) -> N
         return  # far out on a hyperboloid the check itself is all rounding
     raise ValueError(
         f"the point is off its manifold {type(manifold).__name__} by {off:.3g} ({where}). "
-        "Call .proj_() on the parameter before handing it to SRCD."
+        f"{_remedy(param)} before handing it to SRCD."
     )
+
+
+def _remedy(param: Tensor) -> str:
+    if hasattr(param, "proj_"):
+        return "Call .proj_() on the parameter"
+    return "Project it, param.data = manifold.projx(param.data),"

@@ -42,6 +42,13 @@ class Plan:
     selection: Selection
     index: Index
 
+    def describe(self, param: Tensor) -> str:
+        """Return the manifold, the coordinates and the shape of the parameter, as a checkpoint keeps them."""
+        shape = f"shape {tuple(param.shape)}"
+        if self.basis is None:
+            return f"no manifold, {shape}"
+        return f"{type(self.manifold).__name__}, {self.basis!r}, {shape}"
+
 
 def make_rule(group: dict[str, Any], stepsize: StepSize | None) -> StepSize:
     """Return the step size of a group with its momentum around it."""

@@ -295,3 +295,52 @@ def test_the_swap_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SRCD([parameter(3, 3)], 0.1, 0.9, 0, 0, True, 10)
+
+
+def test_a_checkpoint_from_another_metric_or_shape_is_refused_even_before_a_step():
+    def optimizer(manifold, n=6, p=4):
+        return SRCD([geoopt.ManifoldParameter(parameter(n, p).detach(), manifold=manifold)], lr=0.1)
+
+    saved = optimizer(geoopt.EuclideanStiefel()).state_dict()
+    optimizer(geoopt.EuclideanStiefel()).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"EuclideanStiefel, .*has one with CanonicalStiefel"):
+        optimizer(geoopt.CanonicalStiefel()).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"shape \(6, 4\) .*has one with .*shape \(5, 4\)"):
+        optimizer(geoopt.EuclideanStiefel(), 5).load_state_dict(saved)
+    saved["param_groups"][0]["points"] = "nothing"
+    with pytest.raises(ValueError, match="does not say what each parameter of group 0 is"):
+        optimizer(geoopt.EuclideanStiefel()).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    "name, value, sentence",
+    [
+        ("lr", NAN, "Invalid learning rate"),
+        ("lr", -1.0, "Invalid learning rate"),
+        ("nonfinite", "bogus", "nonfinite must be one of"),
+        ("stabilize", 0, "stabilize must be at least 1"),
+        ("momentum", -1, "Invalid momentum"),
+        ("maximize", 1, "maximize must be True or False"),
+    ],
+)
+def test_an_option_edited_between_steps_is_checked_before_anything_moves(name, value, sentence):
+    W = parameter(4, 4)
+    opt = SRCD([W], lr=0.1)
+    W.grad = torch.randn(4, 4, dtype=torch.float64)
+    before = W.detach().clone()
+    opt.param_groups[0][name] = value
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        opt.step()
+    assert torch.equal(W.detach(), before) and not opt.state
+    opt.param_groups[0][name] = opt.defaults[name]
+    opt.step()
+    assert not torch.equal(W.detach(), before)
+
+
+def test_the_remedy_for_a_point_off_its_manifold_fits_the_parameter():
+    far = 2 * torch.eye(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Call \.proj_\(\) on the parameter before"):
+        SRCD([geoopt.ManifoldParameter(far.clone(), manifold=geoopt.EuclideanStiefel())])
+    plain = torch.nn.Parameter(far.clone())
+    with pytest.raises(ValueError, match=r"param\.data = manifold\.projx\(param\.data\), before"):
+        SRCD([{"params": [plain], "manifold": geoopt.EuclideanStiefel()}])

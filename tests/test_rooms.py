@@ -11,7 +11,7 @@ PACKAGE = Path(riemcd.__file__).parent
 
 #: From the ground up; what shares a line are siblings.
 ROOMS = [
-    {"errors", "amp"},
+    {"errors", "amp", "files"},
     {"components", "draw", "covector"},
     {"index"},
     {"partials", "coordstate", "kernels"},
