@@ -16,7 +16,7 @@ SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -d docs/_build/doctrees
 
 # Extras that a target needs.
 DEMO := $(STAMPS)/experiments $(STAMPS)/fast
-TEST := $(STAMPS)/test
+TEST := $(STAMPS)/test $(STAMPS)/test-clients
 LINT := $(STAMPS)/dev $(STAMPS)/test
 DOCS := $(STAMPS)/docs
 BENCH := $(STAMPS)/bench
