@@ -10,7 +10,7 @@ from torch import Tensor
 from .options import PLUGINS, check_options
 from .plan import Plan
 
-__all__ = ["COUNTS", "check_same_configuration", "restore_dtypes_"]
+__all__ = ["COUNTS", "check_same_configuration", "joined", "restore_dtypes_"]
 
 #: What the optimizer itself notes about a parameter.
 COUNTS = ("step", "shape")
@@ -100,6 +100,21 @@ def _shapes(param: Tensor, plan: Plan) -> Sequence[Sequence[int]]:
     if plan.basis is None:
         return [param.shape, (param.numel(),)]
     return [(*param.shape[: param.dim() - plan.basis.point_dims], plan.index.count)]
+
+
+def joined(saved: Any) -> Any:
+    """Return a checkpoint with the numbers of its parameters as keys.
+
+    ``torch.distributed.checkpoint`` puts what is no tensor under ``"0"`` and leaves the tensors under 0.
+    """
+    state = saved.get("state") if isinstance(saved, dict) else None
+    if not isinstance(state, dict):
+        return saved
+    twins = {key: str(key) for key in state if isinstance(key, int) and isinstance(state.get(str(key)), dict)}
+    if not twins or not all(isinstance(state[key], dict) for key in twins):
+        return saved
+    rest = {key: value for key, value in state.items() if key not in set(twins.values())}
+    return {**saved, "state": {**rest, **{key: {**state[key], **state[twins[key]]} for key in twins}}}
 
 
 def restore_dtypes_(
