@@ -39,8 +39,8 @@ $(STAMPS)/%: pyproject.toml constraints.txt $(STAMPS)/base
 	$(PIP_INSTALL) --no-build-isolation -e ".[$*]"
 	touch $@
 
-demo: $(DEMO) ## SRCD beside geoopt's RiemannianSGD on orthogonal Procrustes
-	$(BIN)/python examples/plot_procrustes.py
+demo: $(DEMO) ## the copying memory task with a delay of 100, in about two minutes
+	$(BIN)/riemcd copying --preset demo
 
 test: $(TEST) ## the test-suite, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -1,0 +1,1 @@
+"""What the ``riemcd`` command runs: one module per experiment, written with the public API only."""

@@ -1,0 +1,152 @@
+"""The summary, the figure and the table of ``riemcd copying``."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from .copying_task import memoryless_loss
+from .figures import close, new_figure, running_mean, style
+from .folder import Folder
+from .methods import METHODS, Method
+from .runs import Finished
+
+__all__ = ["draw", "summarise"]
+
+_POINTS = 400  # of a curve in the summary
+
+
+def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, Any]:
+    """Return what a figure and a page need: thinned mean curves, and one row of numbers per optimizer."""
+    longest = max((len(run.rows) for _, run in done), default=0)
+    width = max(1, longest // 50)
+    baseline = memoryless_loss(settings.delay, settings.recall)
+    controls = {
+        (method.step, run.what["seed"]): _losses(run) for method, run in done if method.name == "frozen"
+    }
+    curves, table = [], []
+    for label in dict.fromkeys(method.label for method, _ in done):
+        mine = [(method, run) for method, run in done if method.label == label]
+        runs = [run for _, run in mine]
+        length = min(len(run.rows) for run in runs)
+        smooth = np.stack([running_mean(_losses(run)[:length], width) for run in runs])
+        at = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
+        gain = _gain(mine, controls, length, width)
+        per_iteration = float(np.median([run.seconds_per_iteration for run in runs]))
+        curves.append(
+            {
+                "optimizer": label,
+                "runs": len(runs),
+                "iteration": (at + 1).tolist(),
+                "loss": _short(smooth.mean(0)[at]),
+                "least": _short(smooth.min(0)[at]),
+                "most": _short(smooth.max(0)[at]),
+                "gain": None if gain is None else _short(gain[at]),
+                "seconds_per_iteration": per_iteration,
+            }
+        )
+        below = np.flatnonzero(smooth.mean(0) < baseline)
+        half = np.flatnonzero(smooth.mean(0) < baseline / 2)
+        table.append(
+            {
+                "optimizer": label,
+                "runs": len(runs),
+                "iterations": length,
+                "loss": float(smooth.mean(0)[-1]),
+                "/ memoryless": float(smooth.mean(0)[-1] / baseline),
+                "below it at": int(below[0]) + 1 if len(below) else None,
+                "half of it at": int(half[0]) + 1 if len(half) else None,
+                "s/iteration": per_iteration,
+                "recurrence": runs[0].what["recurrence"],
+                "|WᵀW − I|": max(run.end["orthogonality"] for run in runs),
+            }
+        )
+    note = (
+        f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
+        f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
+    )
+    return {
+        "experiment": "copying",
+        "delay": settings.delay,
+        "recall": settings.recall,
+        "hidden": settings.hidden,
+        "batch": settings.batch,
+        "memoryless": baseline,
+        "smoothed_over": width,
+        "curves": curves,
+        "table": table,
+        "note": note,
+        "runs": [{"name": run.name, **run.what, **run.end} for _, run in done],
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def draw(folder: Folder, summary: dict[str, Any]) -> None:
+    """Draw the loss by iteration and by seconds, and how far below the frozen control it is."""
+    adaptive = any(":" in curve["optimizer"] or curve["optimizer"] == "radam" for curve in summary["curves"])
+    constant = any(curve["gain"] and ":" not in curve["optimizer"] for curve in summary["curves"])
+    figure, axes = new_figure(3 if constant else 2, figsize=(17 if constant else 12, 5.4))
+    for curve in summary["curves"]:
+        look = _look(curve["optimizer"])
+        label = curve["optimizer"] + (f" (mean of {curve['runs']})" if curve["runs"] > 1 else "")
+        at, loss = np.array(curve["iteration"]), np.array(curve["loss"])
+        axes[0].plot(at, loss, label=label, **look)
+        if curve["runs"] > 1:
+            axes[0].fill_between(at, curve["least"], curve["most"], color=look["color"], alpha=0.15, lw=0)
+        axes[1].plot(at * curve["seconds_per_iteration"], loss, **look)
+        if constant and curve["gain"] and ":" not in curve["optimizer"]:
+            axes[2].plot(at, curve["gain"], **look)
+    for one in axes[:2]:
+        one.axhline(summary["memoryless"], color="k", linewidth=0.9)
+        one.set(yscale="log", ylabel="cross entropy")
+    text = f"memoryless, {summary['memoryless']:.4f}"
+    axes[0].annotate(text, (0.99, summary["memoryless"]), xycoords=("axes fraction", "data"),
+                     xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
+    axes[0].set(
+        xlabel="iteration", title=f"Copying memory, delay {summary['delay']}, d = {summary['hidden']}"
+    )
+    axes[1].set(xlabel="seconds", title="The same by time", xscale="log" if adaptive else "linear")
+    if constant:
+        axes[2].set(xlabel="iteration", ylabel="loss of frozen − loss, same batches",
+                    title="What moving W brings (constant steps)")  # fmt: skip
+        axes[2].set_yscale("symlog", linthresh=1e-6)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    folder.figure("copying.png", figure)
+    close(figure)
+
+
+def _look(label: str) -> dict[str, Any]:
+    """Return how a curve is drawn: colour and marker by optimizer, dashes by the kind of step."""
+    name, _, step = label.partition(":")
+    dashes = {"": 0, "rmsprop": 1, "adam": 2}[step]
+    if name == "frozen":
+        return {**style(0, dashes), "color": "0.45", "marker": None, "linewidth": 3.0}
+    return style(METHODS.index(name) - 1, dashes)
+
+
+def _losses(run: Finished) -> list[float]:
+    return [float(row["loss"]) for row in run.rows]
+
+
+def _gain(
+    mine: list[tuple[Method, Finished]], controls: dict[Any, list[float]], length: int, width: int
+) -> Any:
+    """Return by how much runs are below the frozen run of their seed, or None where there is none."""
+    found = []
+    for method, run in mine:
+        control = controls.get((method.step, run.what["seed"]), [])
+        if method.name == "frozen" or len(control) < length:
+            continue
+        found.append(running_mean(np.array(control[:length]) - np.array(_losses(run)[:length]), width))
+    return np.mean(found, axis=0) if found else None
+
+
+def _short(values: Any) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]

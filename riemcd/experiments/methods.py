@@ -1,0 +1,153 @@
+"""The optimizers that experiments on recurrent networks compare, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import geoopt
+import torch
+from torch import nn
+
+from .. import selections, stepsizes
+from ..optim import SRCD
+from .networks import LoopRNN
+from .settings import known
+
+__all__ = ["METHODS", "Method", "Rates", "Step", "make_optimizer", "parse_methods"]
+
+Step = Literal["constant", "rmsprop", "adam"]
+_STEPS: dict[str, stepsizes.StepSize] = {
+    "constant": stepsizes.Constant(),
+    "rmsprop": stepsizes.RMSProp(),
+    "adam": stepsizes.Adam(),
+}
+#: Which coordinates each of our methods takes; ``block`` is the size of a group of columns.
+_RULES: dict[str, Callable[[int], selections.Selection]] = {
+    "srgd": lambda block: selections.All(),
+    "srcd-u": lambda block: selections.Uniform(1),
+    "srcd-gs": lambda block: selections.GaussSouthwell(1),
+    "srcd-gs-block": lambda block: selections.GaussSouthwell(fraction=0.005),
+    "matching": lambda block: selections.RandomMatching(),
+    "greedy-matching": lambda block: selections.GreedyMatching(),
+    "partition": lambda block: selections.Partition(block),
+}
+METHODS = ("frozen", "sgd", "rsgd", *_RULES, "radam", "geotorch")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step sizes: for orthogonal weights and for the other parameters."""
+
+    orthogonal: float
+    others: float
+
+
+@dataclass(frozen=True)
+class Method:
+    """An optimizer by name, and how far it steps; written ``name:step``."""
+
+    name: str
+    step: Step
+
+    @property
+    def label(self) -> str:
+        """How it is written."""
+        return self.name if self.step == "constant" or self.name == "radam" else f"{self.name}:{self.step}"
+
+    @property
+    def slug(self) -> str:
+        """How it is written in the names of files."""
+        return self.label.replace(":", "-")
+
+    @property
+    def recurrence(self) -> str:
+        """``loop`` for those whose users write the loop themselves, else ``fused``."""
+        return "loop" if self.name in ("radam", "geotorch") else "fused"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether steps are divided by the size of past slopes."""
+        return self.step != "constant" or self.name == "radam"
+
+
+def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
+    """Return the methods in the order given, with the frozen control of every kind of step in front.
+
+    Parameters
+    ----------
+    names : sequence of str
+        ``name`` or ``name:step``.
+    step : {"constant", "rmsprop", "adam"}
+        For names that do not say.
+    """
+    found = []
+    for written in names:
+        name, _, own = written.partition(":")
+        known("an optimizer", [name], METHODS)
+        known("the step of an optimizer", [own] if own else [], list(_STEPS))
+        chosen: Any = own or ("adam" if name == "radam" else step)
+        if name == "radam" and chosen != "adam":
+            raise ValueError(f"radam has steps of its own, got {written!r}: write radam.")
+        if name == "rsgd" and chosen == "rmsprop":
+            raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
+        found.append(Method(name, chosen))
+    controls = [Method("frozen", method.step) for method in found]
+    return list(dict.fromkeys([*controls, *found]))
+
+
+def make_optimizer(
+    method: Method, network: nn.Module, rates: Rates, *, block: int, seed: int
+) -> torch.optim.Optimizer:
+    """Return the optimizer of a network; a frozen weight stops asking for its gradient.
+
+    Parameters
+    ----------
+    method : Method
+    network : Module
+        With one recurrent weight on a manifold, or parametrized by geotorch.
+    rates : Rates
+    block : int
+        How many columns ``partition`` puts in a group.
+    seed : int
+        For random coordinates.
+    """
+    core = network.core
+    constrained = (
+        list(core.recurrent.parameters())
+        if isinstance(core, LoopRNN)
+        else [p for p in network.parameters() if isinstance(p, geoopt.ManifoldParameter)]
+    )
+    inside = {id(p) for p in constrained}
+    others = [p for p in network.parameters() if id(p) not in inside]
+    if method.name == "frozen":
+        for param in constrained:
+            param.requires_grad_(False)
+        return _torch_optimizer(method.step, [{"params": others, "lr": rates.others}])
+    groups: list[dict[str, Any]] = [
+        {"params": constrained, "lr": rates.orthogonal},
+        {"params": others, "lr": rates.others},
+    ]
+    if method.name in _RULES:
+        # Plain parameters get what torch's optimizer of that name does, bit for bit.
+        return SRCD(
+            groups,
+            selection=_RULES[method.name](block),
+            stepsize=_STEPS[method.step],
+            seed=seed,
+            skip_weight_grad=True,
+        )
+    if method.name == "rsgd" and method.step == "constant":
+        made: torch.optim.Optimizer = geoopt.optim.RiemannianSGD(groups, lr=rates.others)
+        return made
+    if method.name in ("rsgd", "radam"):
+        made = geoopt.optim.RiemannianAdam(groups, lr=rates.others)
+        return made
+    return _torch_optimizer(method.step, groups)
+
+
+def _torch_optimizer(step: Step, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    kinds = {"constant": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam}
+    made: torch.optim.Optimizer = kinds[step](groups)
+    return made

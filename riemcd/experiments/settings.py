@@ -1,0 +1,75 @@
+"""What every experiment can be told, and how a machine is prepared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["Settings", "needs", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every experiment can be told."""
+
+    preset: str = "demo"
+    """Where the other values come from. "demo" takes about two minutes on two cores, "paper" is the
+    full-length experiment. --help shows the values of the preset given beside it."""
+
+    output: Path | None = None
+    """The folder for results; by default a new one under runs/. It will hold a JSON lines file and a
+    checkpoint for every run, a summary as JSON, a figure and the printed table."""
+
+    resume: bool = False
+    """Go on with the runs in --output, or in the newest folder of this experiment, from their last
+    checkpoints: the numbers are bit for bit those of a run that was never interrupted. More iterations,
+    optimizers or seeds than before may be asked for."""
+
+    device: str = "cpu"
+    """Where to compute, such as cpu or cuda:0. Random numbers are drawn on the CPU and moved there."""
+
+    threads: int = 2
+    """How many threads torch may use; 0 leaves it as it is. The last digits depend on it."""
+
+    checkpoint_every: float = 30.0
+    """Seconds between two checkpoints of a run. Ctrl-C writes one too, and draws what there is."""
+
+    quiet: bool = False
+    """Show no progress bars."""
+
+
+def prepare(settings: Settings) -> torch.device:
+    """Set the number of threads, and return the device."""
+    if settings.threads < 0:
+        raise ValueError(f"--threads must be 0 or more, got {settings.threads}.")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    try:
+        device = torch.device(settings.device)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise ValueError(f"--device {settings.device} cannot be used here: {reason}") from None
+    return device
+
+
+def needs(module: str, extra: str, what: str) -> Any:
+    """Import a module that only some experiments need, or say in one sentence how to get it."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        name = module.split(".")[0]
+        raise ValueError(f"{what} needs {name}, which is not installed: pip install {extra}.") from None
+
+
+def known(kind: str, names: Sequence[str], among: Sequence[str]) -> None:
+    """Raise a ValueError that lists what there is, when a name is not among it."""
+    for name in names:
+        if name not in among:
+            raise ValueError(f"{kind} must be among {', '.join(among)}; got {name!r}.")
