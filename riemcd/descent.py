@@ -18,7 +18,7 @@ from .bases import Basis
 from .coordstate import CoordinateState, Rows
 from .covector import Covector
 from .draw import Draw
-from .index import Coordinates, Index
+from .index import Coordinates, Index, PairSet
 from .partials import Partials
 from .selections import Selection
 from .stepsizes import StepSize
@@ -38,7 +38,7 @@ class Reading:
     rows: Rows | None = None  # the points of a table that were read, where it was not all of them
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen ones take longer to make than a small rotation
 class Moved:
     """What a step did to one parameter."""
 
@@ -105,7 +105,7 @@ def move_(
     return Moved(reading.coords, amounts, skipped, memory.clipped, rows)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Direct:
     """A step of a ``proportional`` rule in a basis with ``one_pass``: no slope is seen by anybody else."""
 
@@ -113,11 +113,13 @@ class Direct:
     rate: float  # amounts are this times the slopes
     amounts: Tensor | None  # (*batch, k) where they had to be checked before anything moves
     bad: int = 0  # how many of them are not finite
+    done: bool = False  # the move was made at once
 
     def move_(self, point: Tensor, grad: Tensor, basis: Basis, skip_nonfinite: bool) -> Moved:
         """Move ``point`` in place."""
         if self.amounts is not None:
-            basis.move_(point, self.coords, self.amounts)
+            if not self.done:
+                basis.move_(point, self.coords, self.amounts)
             return Moved(self.coords, self.amounts)
         done = basis.descend_(point, grad, self.coords, self.rate, skip_nonfinite, True)
         if done is not None:
@@ -141,10 +143,13 @@ def aim(
     state: dict[str, Any],
     rate: float,
     check: bool,
+    alone: bool = False,
 ) -> Direct | None:
     """Choose coordinates without looking at slopes; with ``check`` find the amounts, moving nothing.
 
-    Returns None where reading and moving have to go separate ways after all.
+    With ``alone`` there is nothing else to move in this step: a single coordinate is then moved at once,
+    since it stays where it is should its slope not be finite. Returns None where reading and moving have
+    to go separate ways after all.
     """
     coords, weights = selection.select(index, _UNSEEN, draw, state)
     if weights is not None:
@@ -152,8 +157,9 @@ def aim(
     coords = index.resolve(coords)
     if not check:
         return Direct(coords, rate, None)
-    found = basis.descend_(point, grad, coords, rate, True, False)
-    return None if found is None else Direct(coords, rate, *found)
+    done = alone and type(coords) is PairSet and coords.size == 1 and point.dim() == 2
+    found = basis.descend_(point, grad, coords, rate, True, done)
+    return None if found is None else Direct(coords, rate, *found, done)
 
 
 def _nobody_looks(coords: Coordinates | None) -> Tensor:

@@ -38,7 +38,7 @@ class Draw:
         Where the results go; they are always drawn on the CPU.
     """
 
-    __slots__ = ("_generator", "device", "ordinal", "seed", "step")
+    __slots__ = ("_generator", "_integers", "device", "ordinal", "seed", "step")
 
     def __init__(self, seed: int, step: int, ordinal: int = 0, device: torch.device | None = None) -> None:
         self.seed = seed
@@ -46,6 +46,7 @@ class Draw:
         self.ordinal = ordinal
         self.device = device
         self._generator: torch.Generator | None = None
+        self._integers = 0
 
     @property
     def generator(self) -> torch.Generator:
@@ -61,11 +62,16 @@ class Draw:
     @property
     def used(self) -> bool:
         """Whether anything was drawn."""
-        return self._generator is not None
+        return self._generator is not None or self._integers > 0
 
     def permutation(self, n: int) -> Tensor:
         """Return a random permutation of ``0, ..., n-1``."""
         return self._placed(torch.randperm(n, generator=self.generator))
+
+    def integer(self, count: int) -> int:
+        """Return one of ``0, ..., count-1`` without making a tensor, which takes as long as a small step."""
+        self._integers += 1
+        return _mix(self.seed, self.step, self.ordinal, self._integers) * count >> 64
 
     def uniform(self, n: int) -> Tensor:
         """Return ``n`` float64 numbers, uniform on [0, 1)."""
@@ -77,10 +83,12 @@ class Draw:
         Repeats are thrown away and drawn again while ``k`` is small, so that the price is that of
         ``k`` numbers and not of ``count``.
         """
+        if k == 1 and count > 0:
+            return self._placed(torch.tensor([self.integer(count)]))
         if 3 * k >= count:
             return self._placed(torch.randperm(count, generator=self.generator)[:k])
         chosen = torch.randint(count, (k,), generator=self.generator)
-        while k > 1:
+        while True:
             values, first = _first_occurrences(chosen)
             if values.numel() >= k:
                 chosen = chosen[first.sort().values[:k]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from .checkpoint import COUNTS, check_same_configuration, restore_dtypes_
+from .checkpoint import COUNTS, check_same_configuration, joined, restore_dtypes_
 from .draw import Draw
 from .errors import WeightDecayWarning
 from .lost import complain, no_manifold, orphaned, swapped
@@ -32,7 +34,7 @@ class PluginOptimizer(Optimizer):
         check_options(defaults)
         self._plugins: list[dict[str, Any]] = []
         self._shown: list[dict[str, str | None]] = []
-        self._checked: list[list[Any]] = []  # the rarely changed options, as they were last looked at
+        self._checked: list[tuple[Any, ...]] = []  # the rarely changed options, as they were last looked at
         self._plans: dict[Tensor, Plan] = {}
         self._warned = self._missed = False
         self._office = PostOffice(self._opening)
@@ -80,6 +82,16 @@ class PluginOptimizer(Optimizer):
         """Whether a GradScaler must hand over the scale: it cannot reach slopes left by layers."""
         return self._office.serves
 
+    def _watched(self) -> bool:
+        """Whether a hook or the profiler has to know of a step."""
+        return bool(
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+            or _profiler_enabled()
+        )
+
     def _opening(self, number: int, param: Tensor) -> tuple[Draw, dict[str, Any]]:
         """Take over what was changed since the last step, and open the next one for a parameter."""
         self._refresh(number, self.param_groups[number])
@@ -107,20 +119,28 @@ class PluginOptimizer(Optimizer):
 
     def _refresh(self, number: int, group: dict[str, Any]) -> None:
         """Take over a plug-in, a manifold or an option that was changed since the last step."""
+        lr, plans, own = group["lr"], self._plans, self._plugins[number]["manifold"]
+        # A rate on another device would have to be waited for.
+        if (type(lr) is not float or not 0.0 <= lr < inf) and not (isinstance(lr, Tensor) and not lr.is_cpu):
+            check_rate(lr)
+        same = fixed_values(group) == self._checked[number]
+        stale = False
+        for param in group["params"]:
+            if getattr(param, "manifold", own) is not plans[param].manifold:
+                stale = True
+        if not same or stale:
+            self._take_over(number, group, stale)
+
+    def _take_over(self, number: int, group: dict[str, Any], stale: bool) -> None:
         plugins, shown = self._plugins[number], self._shown[number]
-        if not isinstance(group["lr"], Tensor):
-            check_rate(group["lr"])
-        values = fixed_values(group)
-        if values != self._checked[number]:
-            check_options({**group, **plugins})
-            self._checked[number] = values
         changed = {name: group[name] for name in PLUGINS if group[name] != shown[name]}
-        own = plugins["manifold"]
-        stale = any(getattr(p, "manifold", own) is not self._plans[p].manifold for p in group["params"])
-        if not changed and not stale and self._office.asked(number) == group["skip_weight_grad"]:
-            return
         fresh = {**plugins, **changed}
         check_options({**group, **fresh})
+        if not changed and not stale and self._office.asked(number) == group["skip_weight_grad"]:
+            for param in group["params"]:  # schedulers may change the momentum before every step
+                self._plans[param].check_rule(group, plugins["stepsize"])
+            self._checked[number] = fixed_values(group)
+            return
         lost = swapped(group["params"], self._plans, fresh["manifold"]) if stale else None
         if lost is not None:
             complain(lost, group["strict"], stacklevel=7)
@@ -135,6 +155,7 @@ class PluginOptimizer(Optimizer):
         self._plugins[number], self._shown[number] = fresh, _shown(fresh)
         group.update(self._shown[number])
         group["points"] = _points(group, plans)
+        self._checked[number] = fixed_values(group)
 
     def _warn_of_weight_decay(self, group: dict[str, Any], plans: dict[Tensor, Plan]) -> None:
         idle = [plan.where for plan in plans.values() if plan.basis is not None and plan.basis.fixed_norm]
@@ -159,7 +180,7 @@ class PluginOptimizer(Optimizer):
             if group["strict"] or not self._missed:
                 sentence = orphaned(group["params"], self._plans, self.state)
                 if sentence is not None:
-                    complain(sentence, group["strict"], stacklevel=7)
+                    complain(sentence, group["strict"], stacklevel=6)
                     self._missed = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -168,6 +189,7 @@ class PluginOptimizer(Optimizer):
         for hook in hooks.values():  # they may make it fit, so they come before the check
             state_dict = dict(state_dict)
             state_dict = hook(self, state_dict) or state_dict
+        state_dict = joined(state_dict)
         check_same_configuration(state_dict, self.param_groups, self._plans)
         self._optimizer_load_state_dict_pre_hooks = OrderedDict()
         try:

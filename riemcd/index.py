@@ -32,17 +32,19 @@ def pair_to_linear(lo: Tensor, hi: Tensor, nodes: int) -> Tensor:
     return lo * (2 * nodes - 3 - lo) // 2 + hi - 1
 
 
+def _pair(number: int, nodes: int) -> tuple[int, int]:
+    """Return the pair with a number, in integers."""
+    b = 2 * nodes - 1
+    lo = (b - 1 - isqrt(max(b * b - 8 * number - 1, 0))) // 2  # the square root, rounded up
+    return lo, number - lo * (b - lo) // 2 + lo + 1
+
+
 def linear_to_pair(i: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     """Return the pairs with the numbers ``i``: the inverse of `pair_to_linear`."""
     b = 2 * nodes - 1
     if i.is_cpu and i.numel() <= _FEW:  # twenty calls cost more than the arithmetic
-        los, his = [], []
-        for number in i.flatten().tolist():
-            inside = b * b - 8 * number
-            first = (b - 1 - isqrt(max(inside - 1, 0))) // 2  # the square root, rounded up
-            los.append(first)
-            his.append(number - first * (b - first) // 2 + first + 1)
-        return i.new_tensor(los).view(i.shape), i.new_tensor(his).view(i.shape)
+        pairs = i.new_tensor([_pair(number, nodes) for number in i.flatten().tolist()]).view(*i.shape, 2)
+        return pairs[..., 0], pairs[..., 1]
     root = torch.sqrt((b * b - 8 * i).double())
     lo = ((b - root) / 2).long().clamp_(0, max(nodes - 2, 0))
     # The square root may round across an integer: put it right in integers.
@@ -67,6 +69,8 @@ class PairSet:
         of the upper triangle.
     """
 
+    single: tuple[int, int] | None = None  # the only pair there is, on the CPU
+
     def __init__(
         self,
         lo: Tensor,
@@ -79,7 +83,8 @@ class PairSet:
         self.disjoint = disjoint
         self.cliques = cliques
         self.order: Tensor | None = None
-        self.__dict__.update(lo=lo, hi=hi, ends=(lo, hi), size=lo.shape[-1])
+        self.size = lo.shape[-1]
+        self.__dict__.update(lo=lo, hi=hi, ends=(lo, hi))
 
     @classmethod
     def matching(cls, order: Tensor, nodes: int) -> PairSet:
@@ -90,17 +95,22 @@ class PairSet:
         """
         pairs = cls.__new__(cls)
         pairs.nodes, pairs.disjoint, pairs.cliques, pairs.order = nodes, True, (), order
+        pairs.size = order.shape[0] // 2
         return pairs
 
-    @cached_property
-    def size(self) -> int:
-        """How many pairs there are."""
-        assert self.order is not None
-        return self.order.shape[0] // 2
+    @classmethod
+    def one(cls, number: int, nodes: int) -> PairSet:
+        """Return the pair with this number, on the CPU; tensors are made when somebody asks."""
+        pairs = cls.__new__(cls)
+        pairs.nodes, pairs.disjoint, pairs.cliques, pairs.order = nodes, True, (), None
+        pairs.size, pairs.single = 1, _pair(number, nodes)
+        return pairs
 
     @cached_property
     def ends(self) -> tuple[Tensor, Tensor]:
         """Both ends of each pair, in any order."""
+        if self.single is not None:
+            return torch.tensor(self.single[:1]), torch.tensor(self.single[1:])
         assert self.order is not None
         return self.order[: self.size], self.order[self.size : 2 * self.size]
 
@@ -119,8 +129,10 @@ class PairSet:
         """Read coordinates of either form as pairs."""
         if isinstance(coords, PairSet):
             return coords
-        lo, hi = linear_to_pair(coords, nodes)
-        pairs = cls(lo, hi, nodes, disjoint=coords.shape[-1] == 1)
+        if coords.is_cpu and coords.dim() == 1 and coords.shape[0] == 1:
+            pairs = cls.one(int(coords), nodes)
+        else:
+            pairs = cls(*linear_to_pair(coords, nodes), nodes, disjoint=coords.shape[-1] == 1)
         pairs.__dict__["linear"] = coords  # known already
         return pairs
 
@@ -219,6 +231,13 @@ class Index:
     def halves(self, order: Tensor) -> Coordinates:
         """Return the disjoint pairs of ``order[m]`` and ``order[d // 2 + m]``, and every single one."""
         return self._with_singles(PairSet.matching(order, self.nodes))
+
+    def one(self, number: int, device: torch.device | None = None) -> Coordinates:
+        """Return a single coordinate."""
+        pairs = self.nodes and not self.singles and self.layers == 1
+        if pairs and (device is None or device.type == "cpu"):
+            return PairSet.one(number, self.nodes)
+        return torch.tensor([number], device=device)
 
     def partition(self, groups: tuple[Tensor, ...]) -> Coordinates:
         """Return the coordinates of cliques, ``(c, r)`` each, and every single one."""

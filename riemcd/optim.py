@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
 
 from .amp import NOT_SCALED, scaling, unscaled
 from .descent import Direct, Reading, aim, move_, raise_if_not_finite, read
-from .draw import Draw
 from .groups import PluginOptimizer
 from .plan import Plan, check_plain, gradient, make_rule, project_
 from .posted import all_finite
@@ -20,6 +20,8 @@ from .record import StepRecord
 from .stepsizes import Constant, plain_step_
 
 __all__ = ["SRCD"]
+
+_Found = tuple[Tensor, Plan, Reading | Direct]
 
 
 class SRCD(PluginOptimizer):
@@ -124,109 +126,121 @@ class SRCD(PluginOptimizer):
         """
         if torch.compiler.is_compiling():
             return _outside_the_graph(self, closure)
-        before = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)  # as a decorator, no_grad() takes as long as a small step
-        try:
-            return self._step(closure)
-        finally:
-            torch.set_grad_enabled(before)
+        if self._watched():
+            return _hooked_step(self, closure)
+        return self._step(closure)
 
-    def _step(self, closure: Callable[[], Any] | None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        with scaling(self) as self._scaling:
-            if not self._scaling.overflow:
+    # What torch would wrap around a step takes as long as a small step does, watched or not.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
+        before = torch.is_grad_enabled()
+        if before:
+            torch.set_grad_enabled(False)  # as a decorator, no_grad() takes as long as a small step
+        try:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            if hasattr(self, "found_inf"):
+                with scaling(self) as self._scaling:
+                    if not self._scaling.overflow:
+                        self._take_step()
+                self._scaling = NOT_SCALED
+            else:
                 self._take_step()
-        self._office.clear()
-        return loss
+            self._office.clear()
+            return loss
+        finally:
+            if before:
+                torch.set_grad_enabled(True)
 
     def _take_step(self) -> None:
-        readings: list[list[tuple[Tensor, Reading | Direct]]] = []
+        readings: list[list[_Found]] = []
         self._idle = False
         for number, group in enumerate(self.param_groups):
             self._refresh(number, group)
             readings.append(self._read_group(number, group))
         if self._idle:
             self._warn_of_orphans()
-        if self._scaling.blind and not all_finite(readings):
+        if self._scaling.blind and not all_finite([one[2] for found in readings for one in found]):
             return
-        raise_if_not_finite(
-            [
-                (self._plans[param].where, reading)
-                for group, found in zip(self.param_groups, readings, strict=True)
-                if group["nonfinite"] == "raise"
-                for param, reading in found
-            ]
-        )
+        checked = [
+            (plan.where, reading)
+            for group, found in zip(self.param_groups, readings, strict=True)
+            if group["nonfinite"] == "raise"
+            for _, plan, reading in found
+            if not isinstance(reading, Direct) or reading.bad
+        ]
+        if checked:
+            raise_if_not_finite(checked)
         self.last_step = StepRecord()
         for number, group in enumerate(self.param_groups):
             self._move_group(number, group, readings[number])
             self._move_plain(number, group)
 
-    def _read_group(self, number: int, group: dict[str, Any]) -> list[tuple[Tensor, Reading | Direct]]:
+    def _read_group(self, number: int, group: dict[str, Any]) -> list[_Found]:
         """Read the slopes of a group, moving nothing."""
-        rule = make_rule(group, self._plugins[number]["stepsize"])
-        readings: list[tuple[Tensor, Reading | Direct]] = []
+        stepsize = self._plugins[number]["stepsize"]
+        rule = make_rule(group, stepsize)
+        directly = rule.proportional and self._scaling.scale is None
+        readings: list[_Found] = []
         for param in group["params"]:
-            plan = self._plans[param]
+            plan, grad = self._plans[param], param.grad
             if plan.basis is None:
-                if param.grad is not None:
-                    known = self.state.get(param, {})
-                    check_plain(plan, param.grad, group, self._plugins[number]["stepsize"], known)
+                if grad is not None:
+                    check_plain(plan, grad, group, stepsize, self.state.get(param, {}))
                 continue
-            slot = self._office.slot(param)
+            slot = self._office.slot(param) if self._office.serves else None
             if slot is not None:
-                readings.append((param, slot.reading(param, group, self._scaling)))
+                readings.append((param, plan, slot.reading(param, group, self._scaling)))
                 continue
-            if param.grad is None:
+            if grad is None:
                 self._idle = True
                 continue
-            if rule.proportional and self._scaling.scale is None and _directly(plan, param.grad, group):
-                direct = self._aim(param, plan, group)
+            if directly and _directly(plan, grad, group):
+                direct = self._aim(param, grad, plan, group)
                 if direct is not None:
-                    readings.append((param, direct))
+                    readings.append((param, plan, direct))
                     continue
-            grad = gradient(plan, param, group, rule.stateful, self._scaling)
+            found = gradient(plan, param, group, rule.stateful, self._scaling)
             draw, state = self._draw(param, plan, group)
-            covector = plan.basis.covector(grad.points, grad.values)
-            found = read(
-                covector, plan.basis, plan.selection, plan.index, draw, state, grad.active, grad.rows
+            covector = plan.basis.covector(found.points, found.values)
+            seen = read(
+                covector, plan.basis, plan.selection, plan.index, draw, state, found.active, found.rows
             )
-            readings.append((param, replace(found, slopes=-found.slopes) if grad.climb else found))
+            seen = replace(seen, slopes=-seen.slopes) if found.climb else seen
+            readings.append((param, plan, seen))
         return readings
 
-    def _move_group(
-        self, number: int, group: dict[str, Any], readings: list[tuple[Tensor, Reading | Direct]]
-    ) -> None:
-        rule = make_rule(group, self._plugins[number]["stepsize"])
-        lr = group["lr"]
-        skip = group["nonfinite"] == "skip"
-        for param, reading in readings:
-            plan = self._plans[param]
-            assert plan.basis is not None
+    def _move_group(self, number: int, group: dict[str, Any], readings: list[_Found]) -> None:
+        skip, every = group["nonfinite"] == "skip", group["stabilize"]
+        for param, plan, reading in readings:
+            basis = plan.basis
+            assert basis is not None
             if isinstance(reading, Direct):
                 assert param.grad is not None
-                moved = reading.move_(param, param.grad, plan.basis, skip)
+                moved = reading.move_(param, param.grad, basis, skip)
             else:
+                rule, lr = make_rule(group, self._plugins[number]["stepsize"]), group["lr"]
                 rate = lr.reshape(()).to(reading.slopes.device) if isinstance(lr, Tensor) else lr
-                moved = move_(param, reading, plan.basis, rule, rate, skip)
+                moved = move_(param, reading, basis, rule, rate, skip)
                 self.state[param].update(reading.state)
-            self.last_step.add(plan.name, plan.basis, moved)
-            if self._count_step(param) % (group["stabilize"] or 1) == 0 and group["stabilize"]:
+            self.last_step.add(plan.name, basis, moved)
+            if self._count_step(param) % (every or 1) == 0 and every:
                 project_(param, plan.manifold)
 
-    def _aim(self, param: Tensor, plan: Plan, group: dict[str, Any]) -> Direct | None:
+    def _aim(self, param: Tensor, grad: Tensor, plan: Plan, group: dict[str, Any]) -> Direct | None:
         """Choose coordinates, and find the amounts where they are to be checked."""
-        state, lr = self.state.get(param, {}), float(group["lr"])
-        draw = Draw(group["seed"], state.get("step", 0), plan.ordinal, param.device)
+        basis, lr, (draw, state) = plan.basis, float(group["lr"]), self._draw(param, plan, group)
+        assert basis is not None
         rate, check = lr if group["maximize"] else -lr, group["nonfinite"] == "raise"
-        assert param.grad is not None and plan.basis is not None
-        return aim(param, param.grad, plan.basis, plan.selection, plan.index, draw, dict(state), rate, check)
+        alone = len(self._plans) == 1
+        return aim(param, grad, basis, plan.selection, plan.index, draw, state, rate, check, alone)
 
     def _move_plain(self, number: int, group: dict[str, Any]) -> None:
-        plain = [p for p in group["params"] if p.grad is not None and self._plans[p].basis is None]
+        plans = self._plans
+        plain = [p for p in group["params"] if plans[p].basis is None and p.grad is not None]
         if not plain:
             return
         stepsize = self._plugins[number]["stepsize"] or Constant()
@@ -264,11 +278,13 @@ class SRCD(PluginOptimizer):
         return {**super().__getstate__(), "last_step": self.last_step, "_scaling": NOT_SCALED, "_idle": False}
 
 
+_hooked_step = Optimizer.profile_hook_step(SRCD._step)
+
+
 @_disable_dynamo
 def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> Any:
     """Take a step that was met while compiling as it is: traced, it would be compiled again and again."""
-    with torch.no_grad():
-        return optimizer._step(closure)
+    return (_hooked_step if optimizer._watched() else SRCD._step)(optimizer, closure)
 
 
 def _directly(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import geoopt
@@ -33,8 +34,6 @@ _SRCD_KEYS = (
     *("seed", "nonfinite", "strict", "skip_weight_grad"),
 )
 GROUP_KEYS = frozenset(_SRCD_KEYS) | frozenset(PLUGINS)
-
-_FIXED = tuple(name for name in _SRCD_KEYS if name != "lr")
 
 NONFINITE = ("raise", "skip", "ignore")
 
@@ -69,9 +68,8 @@ def check_rate(lr: Any) -> None:
         raise ValueError(f"Invalid learning rate: {lr}")
 
 
-def fixed_values(group: dict[str, Any]) -> list[Any]:
-    """Return the options that rarely change, to see whether one of them did."""
-    return [group[name] for name in _FIXED]
+#: Returns the options that rarely change, to see whether one of them did.
+fixed_values = itemgetter(*(name for name in _SRCD_KEYS if name != "lr"), *PLUGINS)
 
 
 def check_options(group: dict[str, Any]) -> None:

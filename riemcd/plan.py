@@ -49,6 +49,16 @@ class Plan:
             return f"no manifold, {shape}"
         return f"{type(self.manifold).__name__}, {self.basis!r}, {shape}"
 
+    def check_rule(self, group: dict[str, Any], stepsize: StepSize | None) -> None:
+        """Refuse a rule that remembers slopes where these do not keep their meaning."""
+        rule = make_rule(group, stepsize)
+        if self.basis is not None and rule.stateful and not self.basis.consistent:
+            raise ValueError(
+                f"{type(rule).__name__} keeps a number per coordinate, but the directions of "
+                f"{type(self.basis).__name__} do not keep their meaning from point to point ({self.where}). "
+                "Use the Constant step without momentum here."
+            )
+
 
 def make_rule(group: dict[str, Any], stepsize: StepSize | None) -> StepSize:
     """Return the step size of a group with its momentum around it."""
@@ -97,10 +107,12 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     if selection is None:
         # Where one coordinate costs what all of them cost, all of them are taken.
         selection = RandomMatching() if basis.pairs else Uniform() if basis.cheap else All()
-    _check_together(where, basis, selection, index, group, plugins["stepsize"])
+    _check_together(where, basis, selection, index)
     if group["skip_weight_grad"]:
         _check_factors(where, basis, param)
-    return Plan(name, where, ordinal, manifold, basis, selection, index)
+    plan = Plan(name, where, ordinal, manifold, basis, selection, index)
+    plan.check_rule(group, stepsize)
+    return plan
 
 
 def _check_factors(where: str, basis: Basis, param: Tensor) -> None:
@@ -118,9 +130,7 @@ def _check_factors(where: str, basis: Basis, param: Tensor) -> None:
         )
 
 
-def _check_together(
-    where: str, basis: Basis, selection: Selection, index: Index, group: dict[str, Any], stepsize: Any
-) -> None:
+def _check_together(where: str, basis: Basis, selection: Selection, index: Index) -> None:
     if selection.pairs and not basis.pairs:
         raise ValueError(
             f"{selection!r} chooses pairs, but the coordinates of {type(basis).__name__} "
@@ -130,13 +140,6 @@ def _check_together(
         selection.check(index)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from None
-    rule = make_rule(group, stepsize)
-    if rule.stateful and not basis.consistent:
-        raise ValueError(
-            f"{type(rule).__name__} keeps a number per coordinate, but the directions of "
-            f"{type(basis).__name__} do not keep their meaning from point to point ({where}). "
-            "Use the Constant step without momentum here."
-        )
 
 
 @dataclass(frozen=True, eq=False)

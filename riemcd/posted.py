@@ -227,7 +227,7 @@ def _open(opening: weakref.WeakMethod[Any], number: int, param: Tensor) -> tuple
     return opened
 
 
-def all_finite(readings: list[list[tuple[Tensor, Reading | Direct]]]) -> bool:
+def all_finite(readings: list[Reading | Direct]) -> bool:
     """Return whether every slope that was read is finite."""
-    slopes = [reading.slopes for group in readings for _, reading in group if isinstance(reading, Reading)]
+    slopes = [reading.slopes for reading in readings if isinstance(reading, Reading)]
     return all(bool(torch.isfinite(some).all()) for some in slopes)

@@ -20,15 +20,17 @@ __all__ = ["ENTRIES"]
 
 
 @njit(nogil=True, fastmath=EACH)
-def _add_rows(
-    u: Any, us: int, v: Any, vs: int, lo: Any, hi: Any, acc: Any, k: int, d: int, dtype: Any
-) -> None:
-    """Add two contiguous rows to the wedge of every pair of columns; more of them would not stay in L1."""
-    u0, v0 = carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,))
-    u1, v1 = carray(at(u, us, dtype), (d,)), carray(at(v, vs, dtype), (d,))
+def _add_whole_row(u: Any, v: Any, lo: Any, hi: Any, acc: Any, k: int) -> None:
+    """Add one contiguous row to the wedge of every pair of columns."""
     for m in range(k):
         i, j = lo[m], hi[m]
-        acc[m] += (u0[i] * v0[j] - u0[j] * v0[i]) + (u1[i] * v1[j] - u1[j] * v1[i])
+        acc[m] += u[i] * v[j] - u[j] * v[i]
+
+
+@njit(nogil=True)
+def _copy(x: Any, y: Any, d: int) -> None:
+    for c in range(d):
+        y[c] = x[c]
 
 
 @njit(nogil=True, fastmath=EACH)
@@ -46,6 +48,7 @@ def _read_columns(task: Any, dtype: Any) -> None:
     """Sum the slopes of pairs of columns over chunks of rows; `_finish` adds the chunks up.
 
     The chunks depend on the shape alone, so that the result does not depend on the number of threads.
+    Long rows are copied first, in their order: pairs jump about, which would wait for memory each time.
     """
     q = carray(at(task, 2, np.int64), (20,))
     batch, k, rows, chunks, d, size = q[14], q[15], q[16], q[17], q[18], q[19]
@@ -53,20 +56,24 @@ def _read_columns(task: Any, dtype: Any) -> None:
     for item in range(start, stop):
         e = item // chunks
         c = item - e * chunks
-        last = rows * (c + 1) // chunks
         lo, hi = carray(at(q[9], e * q[11], np.uint64), (k,)), carray(at(q[10], e * q[11], np.uint64), (k,))
         acc = carray(at(q[12], item * k, dtype), (k,))
         for m in range(k):
             acc[m] = 0
-        row = rows * c // chunks
-        while row < last:
+        near_u, near_v = (
+            carray(at(q[8], 2 * item * d, dtype), (d,)),
+            carray(at(q[8], (2 * item + 1) * d, dtype), (d,)),
+        )
+        for row in range(rows * c // chunks, rows * (c + 1) // chunks):
             u, v = q[0] + size * (e * q[1] + row * q[2]), q[4] + size * (e * q[5] + row * q[6])
-            if q[3] == 1 and q[7] == 1 and row + 2 <= last:
-                _add_rows(u, q[2], v, q[6], lo, hi, acc, k, d, dtype)
-                row += 2
-            else:
+            if q[3] != 1 or q[7] != 1:
                 _add_row(u, q[3], v, q[7], lo, hi, acc, k, dtype)
-                row += 1
+            elif q[8]:
+                _copy(carray(at(u, 0, dtype), (d,)), near_u, d)
+                _copy(carray(at(v, 0, dtype), (d,)), near_v, d)
+                _add_whole_row(near_u, near_v, lo, hi, acc, k)
+            else:
+                _add_whole_row(carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,)), lo, hi, acc, k)
 
 
 @njit(nogil=True)
@@ -96,43 +103,40 @@ def _finish(task: Any, dtype: Any) -> None:
         if moves:
             angle = sign * turn * np.float64(out[0])
             s, tau = math.sin(angle), math.tan(0.5 * angle)
-            if q[3]:  # one number for each column, which finds its partner there too
-                place = e * q[4]
-                carray(at(q[3], place + i, np.int64), (1,))[0] = j
-                carray(at(q[3], place + j, np.int64), (1,))[0] = i
-                carray(at(q[1], place + i, dtype), (1,))[0] = s
-                carray(at(q[1], place + j, dtype), (1,))[0] = -s
-                carray(at(q[2], place + i, dtype), (1,))[0] = tau
-                carray(at(q[2], place + j, dtype), (1,))[0] = -tau
-            else:
-                carray(at(q[1], item, dtype), (1,))[0] = s
-                carray(at(q[2], item, dtype), (1,))[0] = tau
+            carray(at(q[1], item, dtype), (1,))[0] = s
+            carray(at(q[2], item, dtype), (1,))[0] = tau
 
 
 @njit(nogil=True, fastmath=EACH)
-def _turn_whole_row(x: Any, partner: Any, s: Any, tau: Any, other: Any, d: int) -> None:
-    """Rotate every entry of one contiguous row with its partner: gathered once, then all at a time."""
-    for c in range(d):
-        other[c] = x[partner[c]]
-    for c in range(d):
-        turned = x[c] - s[c] * (other[c] + tau[c] * x[c])
-        x[c] = turned if s[c] != 0 else x[c]  # not even the sign of a zero changes
+def _turn_whole_row(x: Any, near: Any, lo: Any, hi: Any, s: Any, tau: Any, k: int) -> None:
+    """Rotate one contiguous row, given once more in ``near``, pair by pair."""
+    for m in range(k):
+        i, j = lo[m], hi[m]
+        a, b = near[i], near[j]
+        if s[m] != 0:  # not even the sign of a zero changes
+            x[i] = a - s[m] * (b + tau[m] * a)
+            x[j] = b + s[m] * (a - tau[m] * b)
 
 
 @njit(nogil=True)
-def _turn_matrix(task: Any, dtype: Any) -> None:
-    """Rotate pairs of columns that together are most of the columns, row by row."""
+def _turn_rows(task: Any, dtype: Any) -> None:
+    """Rotate pairs of columns of contiguous rows."""
     q = carray(at(task, 2, np.int64), (20,))
-    batch, rows, chunks, d = q[14], q[16], q[17], q[18]
+    batch, k, rows, chunks, d = q[14], q[15], q[16], q[17], q[18]
     start, stop = share(task, batch * chunks)
     for item in range(start, stop):
         e = item // chunks
         c = item - e * chunks
-        partner = carray(at(q[6], e * d, np.uint64), (d,))
-        s, tau = carray(at(q[4], e * d, dtype), (d,)), carray(at(q[5], e * d, dtype), (d,))
-        other = carray(at(q[7], item * d, dtype), (d,))
+        lo, hi = carray(at(q[9], e * q[11], np.uint64), (k,)), carray(at(q[10], e * q[11], np.uint64), (k,))
+        s, tau = carray(at(q[4], e * k, dtype), (k,)), carray(at(q[5], e * k, dtype), (k,))
+        near = carray(at(q[8], 2 * item * d, dtype), (d,))
         for r in range(rows * c // chunks, rows * (c + 1) // chunks):
-            _turn_whole_row(carray(at(q[0], e * q[1] + r * q[2], dtype), (d,)), partner, s, tau, other, d)
+            row = carray(at(q[0], e * q[1] + r * q[2], dtype), (d,))
+            if q[8]:
+                _copy(row, near, d)
+                _turn_whole_row(row, near, lo, hi, s, tau, k)
+            else:
+                _turn_whole_row(row, row, lo, hi, s, tau, k)
 
 
 @njit(nogil=True, fastmath=EACH)
@@ -158,6 +162,50 @@ def _turn_columns(task: Any, dtype: Any) -> None:
             second[0] = b + s * (a - tau * b)
 
 
+@njit(nogil=True)
+def _few(task: Any, dtype: Any) -> None:
+    """Read slopes of a few pairs of vectors of any stride, or rotate them, or both, pair by pair."""
+    q = carray(at(task, 2, np.int64), (20,))
+    scale, rate, turn = carray(at(task, 22, np.float64), (3,))
+    k, n, reads, moves, skips, second = q[14], q[15], q[16], q[17], q[18], q[19]
+    x, along = (q[4], q[6]) if second else (q[0], q[2])  # which of the two factors is the point
+    start, stop = share(task, q[13] * k)
+    for item in range(start, stop):
+        e = item // k
+        i = carray(at(q[8], e * q[10] + item - e * k, np.int64), (1,))[0]
+        j = carray(at(q[9], e * q[10] + item - e * k, np.int64), (1,))[0]
+        lo, hi = min(i, j), max(i, j)
+        out = carray(at(q[11], item, dtype), (1,))
+        if reads:
+            total = 0.0
+            a, b = e * q[1] + lo * q[3], e * q[1] + hi * q[3]
+            g, h = e * q[5] + lo * q[7], e * q[5] + hi * q[7]
+            for _ in range(n):
+                total += (
+                    carray(at(q[0], a, dtype), (1,))[0] * carray(at(q[4], h, dtype), (1,))[0]
+                    - carray(at(q[0], b, dtype), (1,))[0] * carray(at(q[4], g, dtype), (1,))[0]
+                )
+                a, b, g, h = a + q[2], b + q[2], g + q[6], h + q[6]
+            slope = scale * total
+            amount = rate * slope
+            if skips:
+                carray(at(q[12], item, np.bool_), (1,))[0] = not math.isfinite(slope)
+                if not math.isfinite(slope):
+                    amount = 0.0
+            out[0] = amount
+        angle = turn * np.float64(out[0])
+        if moves and angle != 0.0:
+            s, tau = dtype(math.sin(angle)), dtype(math.tan(0.5 * angle))
+            a = (e * q[5] + lo * q[7]) if second else (e * q[1] + lo * q[3])
+            b = (e * q[5] + hi * q[7]) if second else (e * q[1] + hi * q[3])
+            for _ in range(n):
+                first, other = carray(at(x, a, dtype), (1,)), carray(at(x, b, dtype), (1,))
+                y, z = first[0], other[0]
+                first[0] = y - s * (z + tau * y)
+                other[0] = z + s * (y - tau * z)
+                a, b = a + along, b + along
+
+
 # Entries have names of their own, because numba finds what it has cached by name.
 
 
@@ -177,12 +225,12 @@ def finish_f8(task: int) -> None:
     _finish(task, np.float64)
 
 
-def turn_matrix_f4(task: int) -> None:
-    _turn_matrix(task, np.float32)
+def turn_rows_f4(task: int) -> None:
+    _turn_rows(task, np.float32)
 
 
-def turn_matrix_f8(task: int) -> None:
-    _turn_matrix(task, np.float64)
+def turn_rows_f8(task: int) -> None:
+    _turn_rows(task, np.float64)
 
 
 def turn_columns_f4(task: int) -> None:
@@ -193,13 +241,23 @@ def turn_columns_f8(task: int) -> None:
     _turn_columns(task, np.float64)
 
 
+def few_f4(task: int) -> None:
+    _few(task, np.float32)
+
+
+def few_f8(task: int) -> None:
+    _few(task, np.float64)
+
+
 ENTRIES = {
+    ("few", 4): few_f4,
+    ("few", 8): few_f8,
     ("read_columns", 4): read_columns_f4,
     ("read_columns", 8): read_columns_f8,
     ("finish", 4): finish_f4,
     ("finish", 8): finish_f8,
-    ("turn_matrix", 4): turn_matrix_f4,
-    ("turn_matrix", 8): turn_matrix_f8,
+    ("turn_rows", 4): turn_rows_f4,
+    ("turn_rows", 8): turn_rows_f8,
     ("turn_columns", 4): turn_columns_f4,
     ("turn_columns", 8): turn_columns_f8,
 }

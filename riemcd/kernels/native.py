@@ -56,6 +56,8 @@ def _agree(x: Tensor, y: Tensor) -> bool:
 
 
 def _on_cpu(pairs: PairSet) -> bool:
+    if pairs.single is not None:
+        return True
     return (pairs.lo if pairs.order is None else pairs.order).is_cpu and pairs.size > 0
 
 
@@ -140,6 +142,10 @@ def descend_(
     out = (amounts.data_ptr(), addressof(c_char.from_buffer(bad)))
     if move and u[2] == 1 == v[2]:
         task.vectors(u, v, at_x, out, (1, 1, int(check)), (scale, rate, turn))
+    elif move and task.few:
+        task.few_pairs(u, v, out, (1, 1, int(check), int(rows)), (scale, rate, turn))
+    elif move and u[2] != 1 != v[2]:
+        task.columns(u, v, at_x, out, (1, 1, int(check)), (scale, rate, turn))
     else:
         task.read(u, v, out, int(check), (scale, rate, 0.0))
         if move:

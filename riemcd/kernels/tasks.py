@@ -6,6 +6,9 @@ that :mod:`riemcd.kernels.compiled` and :mod:`riemcd.kernels.compiled_columns` r
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,7 +18,8 @@ from . import team
 __all__ = ["CHUNKS", "NOWHERE", "Layout", "PairTask", "layout", "transposed"]
 
 NOWHERE = (0, 0, 0, 0)
-_EIGHT = (0,) * 8
+_EIGHT, _NONE = (0,) * 8, (0.0, 0.0, 0.0)
+_LONG = 8192  # bytes
 CHUNKS = 16  # of rows, when columns are summed: shapes decide them, never the number of threads
 
 Layout = tuple[int, int, int, int]  # address, and strides over the batch, the rows and the columns
@@ -40,22 +44,27 @@ def transposed(at: Layout) -> Layout:
 class PairTask:
     """Pairs of columns (of rows, where ``rows`` says so) of some tensors, as the kernels read them."""
 
-    __slots__ = ("batch", "columns", "hi", "k", "keep", "lo", "rows", "size", "stride")
+    __slots__ = ("batch", "hi", "k", "keep", "lo", "rows", "size", "stride", "width")
 
     def __init__(self, pairs: PairSet, x: Tensor, rows: bool = False) -> None:
         shape = x.shape
-        self.k, self.rows, self.columns = pairs.size, shape[-2], shape[-1]
+        self.k, self.rows, self.width = pairs.size, shape[-2], shape[-1]
         if rows:
-            self.rows, self.columns = shape[-1], shape[-2]
+            self.rows, self.width = shape[-1], shape[-2]
         self.stride = 0
-        if pairs.order is not None and pairs.order.is_contiguous():
+        self.keep: Any = None  # alive until the kernels have read the ends
+        if pairs.single is not None:
+            ends = array("q", pairs.single)
+            self.keep, self.lo = ends, ends.buffer_info()[0]
+            self.hi = self.lo + 8
+        elif pairs.order is not None and pairs.order.is_contiguous():
             self.lo = pairs.order.data_ptr()
             self.hi = self.lo + 8 * self.k
         else:
             lo, hi = pairs.ends
             if not (lo.is_contiguous() and hi.is_contiguous()):
                 lo, hi = lo.contiguous(), hi.contiguous()
-            self.keep = lo, hi  # alive until the kernels have read them
+            self.keep = lo, hi
             self.lo, self.hi = lo.data_ptr(), hi.data_ptr()
             self.stride = 0 if lo.dim() == 1 else self.k
         self.batch = 1 if len(shape) == 2 else shape[:-2].numel()
@@ -84,56 +93,65 @@ class PairTask:
         """Write ``by[0] * by[1]`` times the wedges to ``out``, and whether they are finite where asked to."""
         if u[2] == 1 == v[2]:
             self.vectors(u, v, NOWHERE, out, (1, 0, skips), by)
+        elif self.few:
+            self.few_pairs(u, v, out, (1, 0, skips, 0), by)
         else:
-            self.columns_read(u, v, out, skips, by)
+            self.columns(u, v, NOWHERE, out, (1, 0, skips), by)
 
     def move(self, x: Layout, amounts: int, turn: float) -> None:
         """Rotate by ``turn`` times the amounts."""
         if x[2] == 1:
             self.vectors(NOWHERE, NOWHERE, x, (amounts, 0), (0, 1, 0), (0.0, 0.0, turn))
+        elif self.few:
+            self.few_pairs(x, NOWHERE, (amounts, 0), (0, 1, 0, 0), (0.0, 0.0, turn))
         else:
-            self.columns_move(x, amounts, turn)
+            self.columns(NOWHERE, NOWHERE, x, (amounts, 0), (0, 1, 0), (0.0, 0.0, turn))
 
-    def columns_read(
-        self, u: Layout, v: Layout, out: tuple[int, int], skips: int, by: tuple[float, float, float]
+    @property
+    def few(self) -> bool:
+        """Whether the pairs are so few that rows are not worth going through."""
+        return 16 * self.k <= self.width
+
+    def few_pairs(
+        self,
+        u: Layout,
+        v: Layout,
+        out: tuple[int, int],
+        does: tuple[int, int, int, int],
+        by: tuple[float, float, float],
     ) -> None:
-        """Read columns row by row."""
-        chunks = min(CHUNKS, self.rows)
-        sums = torch.empty(self.batch * chunks * self.k * self.size, dtype=torch.uint8)
-        at, shape = (self.lo, self.hi, self.stride), (self.batch, self.k, self.rows, chunks, self.columns)
-        numbers = (*u, *v, 0, *at, sums.data_ptr(), 0, *shape, self.size)
-        team.run("read_columns", self.size, numbers, (0.0, 0.0, 0.0), self.work)
-        numbers = (sums.data_ptr(), *_EIGHT, *at, *out, self.batch, self.k, chunks, 1, 0, skips)
-        team.run("finish", self.size, numbers, by, self.batch * self.k)
-
-    def columns_move(self, x: Layout, amounts: int, turn: float) -> None:
-        """Rotate columns row by row."""
-        each, size, at = self.batch * self.k, self.size, (self.lo, self.hi, self.stride)
-        if x[3] == 1 and 4 * self.k > self.columns:
-            self._matrix_move(x, amounts, turn)
-            return
-        angles = torch.empty(2 * each * size, dtype=torch.uint8)
-        s = angles.data_ptr()
-        tau = s + each * size
-        numbers = (0, s, tau, *_EIGHT[:6], *at, amounts, 0, self.batch, self.k, 0, 0, 1, 0)
-        team.run("finish", size, numbers, (0.0, 0.0, turn), each)
-        numbers = (*x, s, tau, 0, 0, 0, *at, 0, 0, self.batch, self.k, self.rows, 0, 0, 0)
-        team.run("turn_columns", size, numbers, (0.0, 0.0, 0.0), self.work)
-
-    def _matrix_move(self, x: Layout, amounts: int, turn: float) -> None:
-        """Rotate nearly all columns: each finds its partner, its sine and its half tangent in arrays."""
-        d, size, chunks = self.columns, self.size, min(CHUNKS, self.rows)
-        each = self.batch * d
-        scratch = torch.empty(each * (8 + (2 + chunks) * size), dtype=torch.uint8)
-        if 2 * self.k < d:  # those without a partner turn with themselves, by nothing
-            scratch.zero_()
-            scratch[: 8 * each].view(torch.int64).view(self.batch, d).copy_(torch.arange(d))
-        partner = scratch.data_ptr()
-        s = partner + 8 * each
-        tau = s + size * each
+        """Read or move vectors of any stride; the last of ``does`` says that the point is ``v``."""
         at = (self.lo, self.hi, self.stride)
-        numbers = (0, s, tau, partner, d, *_EIGHT[:4], *at, amounts, 0, self.batch, self.k, 0, 0, 1, 0)
-        team.run("finish", size, numbers, (0.0, 0.0, turn), self.batch * self.k)
-        shape = (self.batch, self.k, self.rows, chunks, d, 0)
-        numbers = (*x, s, tau, partner, tau + size * each, *_EIGHT[:6], *shape)
-        team.run("turn_matrix", size, numbers, (0.0, 0.0, 0.0), self.work)
+        team.run("few", self.size, (*u, *v, *at, *out, self.batch, self.k, self.rows, *does), by, self.work)
+
+    def columns(
+        self,
+        u: Layout,
+        v: Layout,
+        x: Layout,
+        out: tuple[int, int],
+        does: tuple[int, int, int],
+        by: tuple[float, float, float],
+    ) -> None:
+        """Read or move columns row by row; ``does`` says whether to read, to move and to skip."""
+        chunks, each, size = min(CHUNKS, self.rows), self.batch * self.k, self.size
+        # Rows that do not fit into the nearest cache beside the pairs are copied before they are read.
+        near = 2 * self.batch * chunks * self.width if self.width * size >= _LONG else 0
+        scratch = torch.empty((near + (chunks + 2) * each) * size, dtype=torch.uint8)
+        buffer = scratch.data_ptr()
+        s = buffer + near * size
+        tau, sums = s + each * size, s + 2 * each * size
+        at, shape = (self.lo, self.hi, self.stride), (self.batch, self.k, self.rows, chunks, self.width)
+        if not near:
+            buffer = 0
+        if does[0]:
+            numbers = (*u, *v, buffer, *at, sums, 0, *shape, size)
+            team.run("read_columns", size, numbers, _NONE, self.work)
+        numbers = (sums, s, tau, *_EIGHT[:6], *at, *out, self.batch, self.k, chunks, *does)
+        team.run("finish", size, numbers, by, each)
+        if does[1] and x[3] == 1:
+            numbers = (*x, s, tau, 0, 0, buffer, *at, 0, 0, *shape, 0)
+            team.run("turn_rows", size, numbers, _NONE, self.work)
+        elif does[1]:
+            numbers = (*x, s, tau, 0, 0, 0, *at, 0, 0, self.batch, self.k, self.rows, 0, 0, 0)
+            team.run("turn_columns", size, numbers, _NONE, self.work)

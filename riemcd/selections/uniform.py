@@ -44,6 +44,8 @@ class Uniform(Selection):
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
     ) -> tuple[Coordinates, Tensor | None]:
         """Draw without looking at any slope."""
+        if self.k == 1 and index.count > 0:
+            return index.one(draw.integer(index.count), draw.device), None
         return draw.sample(index.count, min(self.k, index.count)), None
 
     def check(self, index: Index) -> None:
