@@ -7,7 +7,7 @@ with _warnings.catch_warnings():
     _warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", DeprecationWarning)
     import geoopt as _geoopt  # noqa: F401
 
-from . import bases, diagnostics, nn, problems, selections, stepsizes, theory
+from . import bases, diagnostics, distributed, nn, problems, selections, stepsizes, theory
 from .averaging import project_
 from .constrain import constrain_, unconstrain_
 from .diagnostics import report
@@ -20,6 +20,7 @@ __all__ = [
     "bases",
     "constrain_",
     "diagnostics",
+    "distributed",
     "minimize",
     "nn",
     "problems",

@@ -13,6 +13,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from .checkpoint import COUNTS, check_same_configuration, joined, restore_dtypes_
+from .distributed import Ranks, check_company
 from .draw import Draw
 from .errors import WeightDecayWarning
 from .lost import complain, no_manifold, orphaned, swapped
@@ -30,8 +31,9 @@ class PluginOptimizer(Optimizer):
     data, loads with ``weights_only=True``, and one of another configuration can be recognised.
     """
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], process_group: Any = None) -> None:
         check_options(defaults)
+        self._ranks = None if process_group is None else Ranks(process_group)
         self._plugins: list[dict[str, Any]] = []
         self._shown: list[dict[str, str | None]] = []
         self._checked: list[tuple[Any, ...]] = []  # the rarely changed options, as they were last looked at
@@ -61,6 +63,7 @@ class PluginOptimizer(Optimizer):
         added = self.param_groups[-1]
         try:
             plans = self._make_plans(len(self.param_groups) - 1, added, plugins)
+            check_company(self._ranks, plans, added["skip_weight_grad"])
         except Exception:
             self.param_groups.pop()
             raise
@@ -70,6 +73,8 @@ class PluginOptimizer(Optimizer):
         self._plans.update(plans)
         added["points"] = _points(added, plans)
         self._office.arrange(len(self.param_groups) - 1, added, plans)
+        if self._ranks is not None:
+            self._ranks.adopt_(param for param, _ in self._office.slots)
         self._warn_of_weight_decay(added, plans)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -91,6 +96,14 @@ class PluginOptimizer(Optimizer):
             or _global_optimizer_post_hooks
             or _profiler_enabled()
         )
+
+    def _average_slopes(self) -> None:
+        """Put averages over all ranks in the place of the slopes that layers have left on this one."""
+        assert self._ranks is not None
+        for number, group in enumerate(self.param_groups):
+            self._refresh(number, group)
+        self._ranks.adopt_(param for param, _ in self._office.slots)
+        self._ranks.average_(self._office.slots, self.param_groups, self.state)
 
     def _opening(self, number: int, param: Tensor) -> tuple[Draw, dict[str, Any]]:
         """Take over what was changed since the last step, and open the next one for a parameter."""
@@ -145,6 +158,7 @@ class PluginOptimizer(Optimizer):
         if lost is not None:
             complain(lost, group["strict"], stacklevel=7)
         plans = self._make_plans(number, group, fresh)
+        check_company(self._ranks, plans, group["skip_weight_grad"])
         self._office.arrange(number, group, plans)
         for param in group["params"]:
             if param in self.state and plans[param].basis != self._plans[param].basis:
@@ -199,7 +213,7 @@ class PluginOptimizer(Optimizer):
         restore_dtypes_(self.state, self.param_groups, state_dict, self._plans)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_plugins", "_shown", "_checked", "_plans", "_warned", "_missed")
+        own = ("_plugins", "_shown", "_checked", "_plans", "_warned", "_missed", "_ranks")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from .amp import NOT_SCALED, scaling, unscaled
 from .descent import Direct, Reading, aim, move_, raise_if_not_finite, read
 from .groups import PluginOptimizer
-from .plan import Plan, check_plain, gradient, make_rule, project_
+from .plan import Plan, check_plain, gradient, is_direct, make_rule, project_
 from .posted import all_finite
 from .record import StepRecord
 from .stepsizes import Constant, plain_step_
@@ -59,6 +59,11 @@ class SRCD(PluginOptimizer):
         coordinates alone, or go on.
     strict : bool
         Raise where a manifold seems to have been lost instead of warning.
+    skip_weight_grad : bool
+        Have the layers of ``riemcd.nn`` leave slopes during backward instead of forming weight gradients.
+    process_group : torch.distributed.ProcessGroup, optional
+        Whose ranks train the same model; with ``skip_weight_grad`` the slopes are averaged over them. See
+        `riemcd.distributed`.
 
     Examples
     --------
@@ -91,8 +96,6 @@ class SRCD(PluginOptimizer):
         skip_weight_grad: bool = False,
         process_group: Any = None,
     ) -> None:
-        if process_group is not None:
-            raise ValueError("process_group= is not supported yet: under DDP leave it None.")
         defaults: dict[str, Any] = {
             "lr": lr,
             "momentum": momentum,
@@ -114,7 +117,7 @@ class SRCD(PluginOptimizer):
         self._idle = False  # whether a point had no gradient in the last step
         #: What the last step did; see `riemcd.record.StepRecord`.
         self.last_step = StepRecord()
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Read the slopes of all parameters, check them, and only then move.
@@ -158,6 +161,8 @@ class SRCD(PluginOptimizer):
     def _take_step(self) -> None:
         readings: list[list[_Found]] = []
         self._idle = False
+        if self._ranks is not None:
+            self._average_slopes()
         for number, group in enumerate(self.param_groups):
             self._refresh(number, group)
             readings.append(self._read_group(number, group))
@@ -198,7 +203,7 @@ class SRCD(PluginOptimizer):
             if grad is None:
                 self._idle = True
                 continue
-            if directly and _directly(plan, grad, group):
+            if directly and is_direct(plan, grad, group):
                 direct = self._aim(param, grad, plan, group)
                 if direct is not None:
                     readings.append((param, plan, direct))
@@ -285,16 +290,3 @@ _hooked_step = Optimizer.profile_hook_step(SRCD._step)
 def _outside_the_graph(optimizer: SRCD, closure: Callable[[], Any] | None) -> Any:
     """Take a step that was met while compiling as it is: traced, it would be compiled again and again."""
     return (_hooked_step if optimizer._watched() else SRCD._step)(optimizer, closure)
-
-
-def _directly(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:
-    """Return whether nobody else has to see the slopes of this parameter."""
-    assert plan.basis is not None
-    lr = group["lr"]
-    return (
-        plan.basis.one_pass
-        and plan.basis.fixed_norm  # no weight decay is to be added
-        and not plan.selection.looks_at_slopes
-        and grad.layout is torch.strided
-        and not (isinstance(lr, Tensor) and not lr.is_cpu)
-    )

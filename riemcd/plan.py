@@ -24,6 +24,7 @@ __all__ = [
     "active_points",
     "check_plain",
     "gradient",
+    "is_direct",
     "make_plan",
     "make_rule",
     "project_",
@@ -220,3 +221,16 @@ def project_(param: Tensor, manifold: Any) -> None:
     if not torch.isfinite(wide).all():
         return
     param.copy_(manifold.projx(wide))
+
+
+def is_direct(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:
+    """Return whether nobody else has to see the slopes of this parameter."""
+    assert plan.basis is not None
+    lr = group["lr"]
+    return (
+        plan.basis.one_pass
+        and plan.basis.fixed_norm  # no weight decay is to be added
+        and not plan.selection.looks_at_slopes
+        and grad.layout is torch.strided
+        and not (isinstance(lr, Tensor) and not lr.is_cpu)
+    )

@@ -22,6 +22,8 @@ from .plan import Plan, gradient
 
 __all__ = ["PostOffice", "Posted", "all_finite"]
 
+_AS_IT_IS = {"weight_decay": 0, "maximize": False}
+
 #: Returns the draw of a parameter's coming step, and a copy of its state.
 Opening = Callable[[], tuple[Draw, dict[str, Any]]]
 
@@ -37,6 +39,7 @@ class _Pending:
     among: PairSet | None = None  # the coordinates, numbered among those columns
     slopes: Tensor | None = None  # (k,)
     product: Tensor | None = None  # (d, d), the sum of uᵀv for rules that look at slopes
+    averaged: bool = False  # an ordinary gradient is in it already, and other ranks' shares
 
 
 class Posted(mailbox.Slot):
@@ -109,27 +112,50 @@ class Posted(mailbox.Slot):
         by : Scaling
             What the loss was multiplied with.
         """
-        pending, plan = self._pending, self.plan
-        basis = plan.basis
-        assert pending is not None and basis is not None
-        sign, extra = -1.0 if group["maximize"] else 1.0, None
-        if param.grad is not None:
-            found = gradient(plan, param, group, False, by)
-            extra = basis.covector(found.points, found.values)
+        pending, plan = self._open(), self.plan
+        assert plan.basis is not None
+        found = unscaled(self.local(param), by)
+        found = -found if group["maximize"] else found
         if pending.coords is not None:
-            assert pending.slopes is not None
-            slopes = unscaled(pending.slopes * sign, by)
-            if extra is not None:
-                slopes = slopes + basis.partials(extra, pending.coords, pending.state)
-            if pending.weights is not None:
-                slopes = slopes * pending.weights
+            slopes = found if pending.weights is None else found * pending.weights
             return Reading(plan.index, pending.coords, slopes, pending.state)
-        assert pending.product is not None
-        product = unscaled(pending.product * sign, by)
-        if isinstance(extra, Wedge):
-            product = product + extra.u.to(product.dtype).mT @ extra.v.to(product.dtype)
         draw, state = self._opening()[0], dict(pending.state)
-        return read(Accumulated(product), basis, plan.selection, plan.index, draw, state)
+        return read(Accumulated(found), plan.basis, plan.selection, plan.index, draw, state)
+
+    def local(self, param: Tensor) -> Tensor:
+        """Return what has come, slopes ``(k,)`` or a product ``(d, d)``, and what an ordinary gradient adds.
+
+        Where nothing has come these are zeros.
+
+        Parameters
+        ----------
+        param : Tensor
+            ``(n, p)``
+        """
+        pending, plan = self._open(), self.plan
+        coords, basis = pending.coords, plan.basis
+        assert basis is not None
+        total = pending.product if coords is None else pending.slopes
+        if total is None:
+            shape = (plan.index.nodes,) * 2 if coords is None else coords.lo.shape
+            total = param.new_zeros(shape, dtype=torch.promote_types(param.dtype, torch.float32))
+        if param.grad is None or pending.averaged:
+            return total
+        found = gradient(plan, param, _AS_IT_IS, False)
+        extra = basis.covector(found.points, found.values)
+        if coords is not None:
+            return total + basis.partials(extra, coords, pending.state)
+        assert isinstance(extra, Wedge)
+        return total + extra.u.to(total.dtype).mT @ extra.v.to(total.dtype)
+
+    def receive(self, averaged: Tensor) -> None:
+        """Put the average over all ranks in the place of what has come to this one."""
+        pending = self._open()
+        pending.averaged = True
+        if pending.coords is None:
+            pending.product = averaged
+        else:
+            pending.slopes = averaged
 
     def _open(self) -> _Pending:
         if self._pending is None:
@@ -182,6 +208,11 @@ class PostOffice:
     def asked(self, number: int) -> bool | None:
         """Return whether group ``number`` skipped weight gradients when it was last arranged."""
         return self._asked.get(number)
+
+    @property
+    def slots(self) -> list[tuple[Tensor, Posted]]:
+        """All parameters that have a slot, and the slots."""
+        return list(self._slots.items())
 
     def slot(self, param: Tensor) -> Posted | None:
         """Return the slot of a parameter in which something lies, or None."""

@@ -19,9 +19,10 @@ ROOMS = [
     {"descent", "options", "mailbox"},
     {"record", "plan"},
     {"posted", "lost", "checkpoint"},
+    {"distributed"},
     {"groups"},
     {"optim", "problems", "constrain", "averaging"},
-    {"nn", "minimize", "distributed"},
+    {"nn", "minimize"},
     {"diagnostics", "theory", "testing"},
     {"experiments"},
     {"cli"},
@@ -39,7 +40,7 @@ KNOW_GEOOPT = {
     "averaging",
     "nn",
     "posted",
-} | set().union(*ROOMS[11:])
+} | set().union(*ROOMS[12:])
 
 
 def modules():
