@@ -13,6 +13,7 @@ import torch.distributed as dist
 from problems_for_tests import violation
 from processes import run_ranks
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import riemcd
@@ -129,7 +130,40 @@ def two_ranks(tmp_path_factory):
 
 
 def everything(rank, ranks):
-    return {part.__name__: part(rank, ranks) for part in (train_all, irregular, refusals, sharded, zero)}
+    parts = (train_all, irregular, refusals, sharded, zero, payloads)
+    return {part.__name__: part(rank, ranks) for part in parts}
+
+
+def payloads(rank, ranks, d=1024):
+    """Bytes handed to collectives for a d x d weight: in DDP's buckets, and by SRCD with a matching."""
+    sent = [0, 0]
+    wrapped = DistributedDataParallel(nn.Linear(d, d, bias=False))
+
+    def hook(state, bucket):
+        sent[0] += bucket.buffer().nbytes
+        return allreduce_hook(state, bucket)
+
+    wrapped.register_comm_hook(None, hook)
+    wrapped(torch.ones(1, d)).sum().backward()
+    net = riemcd.nn.OrthogonalLinear(d, d, bias=False, init=riemcd.nn.init.identity_)
+    opt = SRCD(net.parameters(), lr=0.1, skip_weight_grad=True, process_group=dist.group.WORLD)
+    reduce = dist.all_reduce
+
+    def counted(tensor, *args, **kwargs):
+        sent[1] += tensor.nbytes
+        return reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = counted
+    net(torch.ones(1, d)).pow(3).sum().backward()
+    opt.step()
+    dist.all_reduce = reduce
+    return sent
+
+
+def test_a_thousand_times_fewer_bytes(two_ranks):
+    for dense, few in (one["payloads"] for one in two_ranks):
+        assert dense == 4 * 1024**2 and few == 4 * (512 + 1)
+        assert dense >= 1000 * few
 
 
 def test_two_ranks_are_one(two_ranks):
@@ -360,6 +394,22 @@ def test_a_gradient_scaler_over_ranks(group):
             scaler.update()
         found.append(net[0].weight.detach())
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("climbs", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_slopes_and_an_ordinary_gradient_are_added_uphill_and_downhill(rule, climbs):
+    """A weight that is used in its layer and outside of it."""
+    found = []
+    for skips in (False, True):
+        net = layer()
+        opt = SRCD(net.parameters(), lr=0.1, maximize=climbs, skip_weight_grad=skips, **RULES[rule]())
+        for step in range(3):
+            opt.zero_grad()
+            (net(batch(step, 1).double()).pow(3).sum() + net.weight.pow(4).sum()).backward()
+            opt.step()
+        found.append(net.weight.detach())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
 
 
 def sharded(rank, ranks):
