@@ -26,7 +26,7 @@ def run(code, namespace):
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("page", ["coming_from.rst", "drop_in.rst"])
+@pytest.mark.parametrize("page", ["coming_from.rst", "distributed.rst", "drop_in.rst"])
 def test_what_is_said_to_be_printed_is(page):
     torch.manual_seed(0)
     namespace, printed, count = {"__name__": "page"}, None, 0
