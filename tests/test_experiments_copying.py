@@ -68,7 +68,8 @@ def test_the_memoryless_loss_is_that_of_the_best_guess():
 
 
 @pytest.mark.parametrize("with_geotorch", [False, True])
-def test_the_loop_computes_what_the_fused_recurrence_does(with_geotorch):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_loop_computes_what_the_fused_recurrence_does(with_geotorch, at_once):
     if with_geotorch:
         pytest.importorskip("geotorch")
     torch.manual_seed(0)
@@ -78,7 +79,7 @@ def test_the_loop_computes_what_the_fused_recurrence_does(with_geotorch):
     expected.square().sum().backward()
     inward = fused.weight_ih.grad.clone()
     fused.weight_ih.grad = None
-    loop = LoopRNN(fused, with_geotorch)
+    loop = LoopRNN(fused, with_geotorch, at_once)
     output, last = loop(x)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(last[0], expected[-1])

@@ -71,6 +71,10 @@ class Copying(Settings):
     block: int = 19
     """How many columns partition puts in a group."""
 
+    loop: Literal["usual", "batched"] = "usual"
+    """How radam and geotorch run the recurrence: "usual" as in geotorch's own example, with the input,
+    the recurrence and the readout at every step; "batched" takes input and readout for all steps at once."""
+
     seeds: int = 1
     """How many runs of each optimizer, with seeds 0, 1, ...: start, batches and coordinates."""
 
@@ -166,7 +170,7 @@ def _what(settings: Copying, method: Method, seed: int) -> dict[str, Any]:
         "batch": settings.batch,
         "lr": rates.others,
         "lr_orthogonal": rates.orthogonal,
-        "recurrence": method.recurrence,
+        "recurrence": f"{settings.loop} loop" if method.recurrence == "loop" else "fused",
         **({"block": settings.block} if method.name == "partition" else {}),
     }
 
@@ -181,5 +185,6 @@ def _trainee(settings: Copying, method: Method, seed: int, device: Any) -> Copyi
         batch=settings.batch,
         rates=settings.rates(method),
         block=settings.block,
+        loop=settings.loop,
         device=device,
     )

@@ -74,6 +74,7 @@ class CopyingTrainee(Trainee):
         batch: int,
         rates: Rates,
         block: int = 19,
+        loop: str = "usual",
         device: torch.device | str = "cpu",
     ) -> None:
         torch.manual_seed(seed)
@@ -81,7 +82,7 @@ class CopyingTrainee(Trainee):
         network = Readout(core, hidden, LETTERS + 1)
         if method.recurrence == "loop":
             assert isinstance(core, OrthogonalRNN)
-            network.core = LoopRNN(core, with_geotorch=method.name == "geotorch")
+            network.core = LoopRNN(core, with_geotorch=method.name == "geotorch", at_once=loop == "batched")
         self.model = network.to(device)
         self.optimizers = [make_optimizer(method, network, rates, block=block, seed=seed)]
         self.generator = torch.Generator().manual_seed(seed)

@@ -63,7 +63,7 @@ class Method:
 
     @property
     def recurrence(self) -> str:
-        """``loop`` for those whose users write the loop themselves, else ``fused``."""
+        """Return ``loop`` for those whose users write the loop themselves, else ``fused``."""
         return "loop" if self.name in ("radam", "geotorch") else "fused"
 
     @property

@@ -18,8 +18,8 @@ __all__ = ["LoopRNN", "Readout", "recurrent_weight"]
 class LoopRNN(nn.Module):
     """The recurrence of ``OrthogonalRNN`` as a loop that autograd records: the usual way.
 
-    Products with the input are taken for the whole sequence at once, and a parametrized weight is built
-    once per pass.
+    As published examples do it, products with the input are taken step by step (and so is the readout, by
+    `Readout`), the nonlinearity is a few operations, and a parametrized weight is built once per pass.
 
     Parameters
     ----------
@@ -27,10 +27,13 @@ class LoopRNN(nn.Module):
         Whose parameters are used, with their values.
     with_geotorch : bool
         Let geotorch parametrize the recurrent weight instead.
+    at_once : bool
+        Take the products with the input, and the readout, for the whole sequence at once.
     """
 
-    def __init__(self, core: OrthogonalRNN, with_geotorch: bool = False) -> None:
+    def __init__(self, core: OrthogonalRNN, with_geotorch: bool = False, at_once: bool = False) -> None:
         super().__init__()
+        self.at_once = at_once
         d, manifold_weight = core.hidden_size, core.weight_hh
         assert core.bias is not None
         self.weight_ih, self.bias = core.weight_ih, core.bias
@@ -42,18 +45,23 @@ class LoopRNN(nn.Module):
         else:
             self.recurrent.weight = manifold_weight
 
+    def states(self, x: Tensor) -> list[Tensor]:
+        """Return all states, each ``(batch, d)``, from ``(time, batch, features)``."""
+        linear = nn.functional.linear
+        with parametrize.cached():
+            h = x.new_zeros(x.shape[1], self.recurrent.out_features)
+            inward = linear(x, self.weight_ih).unbind(0) if self.at_once else None
+            found = []
+            for t, now in enumerate(x.unbind(0)):
+                driven = linear(now, self.weight_ih) if inward is None else inward[t]
+                h = modrelu(driven + self.recurrent(h), self.bias)
+                found.append(h)
+        return found
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return all states ``(time, batch, d)`` and the last, from ``(time, batch, features)``."""
-        with parametrize.cached():
-            weight = self.recurrent.weight
-            inward = nn.functional.linear(x, self.weight_ih)
-            across, bias = weight.mT, self.bias
-            h = x.new_zeros(x.shape[1], weight.shape[0])
-            states = []
-            for now in inward.unbind(0):
-                h = modrelu(torch.addmm(now, h, across), bias)
-                states.append(h)
-        return torch.stack(states), h.unsqueeze(0)
+        found = self.states(x)
+        return torch.stack(found), found[-1].unsqueeze(0)
 
 
 class Readout(nn.Module):
@@ -77,6 +85,8 @@ class Readout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, ``(time, batch, classes)`` or the last of them, from ``(time, batch, features)``."""
+        if isinstance(self.core, LoopRNN) and not (self.last or self.core.at_once):
+            return torch.stack([self.head(h) for h in self.core.states(x)])
         states = self.core(x)[0]
         logits: Tensor = self.head(states[-1] if self.last else states)
         return logits
