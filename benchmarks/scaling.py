@@ -186,7 +186,7 @@ def check(
         apart = " (not fitted)" if d > 1024 else ""
         full, few = model.cube * d**3, model.start + model.square * d * d
         lines.append(_compared(f"RiemannianSGD.step, d = {d}{apart}", full, times["RiemannianSGD"]))
-        lines.append(_compared(f"SRCD.step, d = {d}{apart}", few, times["SRCD"]))
+        lines.append(_compared(f"SRCD, slopes and step, d = {d}{apart}", few, times["SRCD"]))
     for n, sizes in network.items():
         apart = "" if n == 2 else " (not fitted)"
         for size, seconds in list(sizes.items())[::3]:
