@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [steps] [growth] [memory] [procrustes] [--sizes 512 1024]``."""
+"""Run the benchmarks: all of them, or some by name, as in ``python -m benchmarks steps --sizes 512 1024``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import warnings
 
 import torch
 
-from . import memory, procrustes, report, steps
+from . import backward, memory, procrustes, report, spd, steps, tables
 
-PARTS = ("steps", "growth", "memory", "procrustes")
+#: Parts whose lines are of one kind: who, against whom, the ratio and what it must be.
+LINES = {"backward": backward.rows, "spd": spd.rows, "tables": tables.rows}
+PARTS = ("steps", "growth", "memory", "procrustes", *LINES)
 
 
 def main() -> None:
@@ -23,7 +25,12 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="geoopt")
     torch.set_num_threads(2)
-    machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": 2}
+    machine = {
+        "cpu": report.cpu(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": 2,
+    }
     parts = options.parts or PARTS
     if "steps" in parts:
         times = steps.measure(tuple(options.sizes), options.rounds, options.limit)
@@ -46,6 +53,11 @@ def main() -> None:
         raced = procrustes.race()
         report.save("procrustes", {"machine": machine, **raced})
         print(f"Procrustes {raced['n']}: {raced['seconds']}, {raced['times faster']:.1f} times faster")
+    for part, rows in LINES.items():
+        if part in parts:
+            lines = rows()
+            report.save(part, {"machine": machine, "lines": lines})
+            print(report.lines(lines))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ is what an iteration adds to the peak of a fresh process.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import geoopt
@@ -33,7 +33,10 @@ Iteration = Callable[[], Any]
 
 
 class Loop(nn.Module):
-    """The recurrence of `OrthogonalRNN` as a loop that autograd records."""
+    """The recurrence of `OrthogonalRNN` as a loop that autograd records, one cell after the other.
+
+    This is how published code for orthogonal recurrences writes it.
+    """
 
     def __init__(self, d: int, with_geotorch: bool = False) -> None:
         super().__init__()
@@ -46,17 +49,16 @@ class Loop(nn.Module):
             geotorch.orthogonal(self.recurrent, "weight")
             self.recurrent.weight = start
 
-    def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with parametrize.cached():
             weight = self.core.weight_hh if self.recurrent is None else self.recurrent.weight
-            inward = nn.functional.linear(x, self.core.weight_ih)
-            across, bias = weight.mT, self.core.bias
+            inward, bias = self.core.weight_ih, self.core.bias
             h = x.new_zeros(x.shape[1], weight.shape[0])
             states = []
-            for inward_t in inward.unbind(0):
-                h = modrelu(torch.addmm(inward_t, h, across), bias)
+            for x_t in x.unbind(0):
+                h = modrelu(nn.functional.linear(x_t, inward) + nn.functional.linear(h, weight), bias)
                 states.append(h)
-            return states, h
+            return torch.stack(states), h
 
 
 def iteration(net: nn.Module, opt: torch.optim.Optimizer, steps: int, d: int) -> Iteration:
@@ -143,9 +145,17 @@ def _peak_here(which: str, d: int, steps: int) -> float:
     make = {"ours": UNIFORM, "loop": loop_riemannian}[which]
     make(d, 3)()  # what the libraries themselves allocate
     run = make(d, steps)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _highest()
     run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_highest() - before) / 1024
+
+
+def _highest() -> int:
+    """Return the highest kilobytes that this process has held so far."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):  # getrusage would begin with what the parent held
+            return int(line.split()[1])
+    raise RuntimeError("peaks of memory are read from /proc/self/status, which has none here.")
 
 
 def rows() -> list[dict[str, Any]]:
@@ -155,6 +165,7 @@ def rows() -> list[dict[str, Any]]:
     results = []
     try:
         for rule, against, make, make_theirs, d, steps, must, repeats in CASES:
+            print(f"SRCD({rule}) against {against}, d = {d}", flush=True)
             mine, others = timed(make(d, steps), make_theirs(d, steps), repeats)
             results.append(
                 {
@@ -182,13 +193,5 @@ def rows() -> list[dict[str, Any]]:
     return results
 
 
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(_peak_here(sys.argv[1], *map(int, sys.argv[2:]))))
-    else:
-        for row in rows():
-            unit = "ms" if "ms" in row else "MB"
-            print(
-                f"{row['name']:72s} {row['against']:34s} {row['ratio']:6.3f} (must be {row['must']}) "
-                f"{row[unit]:8.1f} against {row['against_' + unit]:8.1f} {unit}"
-            )
+if __name__ == "__main__":  # a fresh process in which memory is measured
+    print(json.dumps(_peak_here(sys.argv[1], *map(int, sys.argv[2:]))))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from pathlib import Path
 from typing import Any
 
 from .contestants import SGD
 from .timing import Times
 
-__all__ = ["RESULTS", "picture", "save", "table", "verdicts"]
+__all__ = ["RESULTS", "cpu", "lines", "picture", "save", "table", "verdicts"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -44,6 +46,31 @@ def verdicts(rows: list[dict[str, Any]]) -> str:
         f"{row['ratio']:.3g} (of the least times {row['of the least']:.3g}), at most {row['at most']:.3g}"
         for row in rows
     )
+
+
+def lines(rows: list[dict[str, Any]]) -> str:
+    """Return one line for each ratio, with what it must be and what was measured."""
+    found = []
+    for row in rows:
+        unit = "ms" if "ms" in row else "MB"
+        kept = row["ratio"] <= float(row["must"].removeprefix("<= "))
+        found.append(
+            f"{'kept' if kept else 'MISSED':7}{row['name']:72} / {row['against']:34} {row['ratio']:6.3f}, "
+            f"must be {row['must']} ({row[unit]:.4g} against {row['against_' + unit]:.4g} {unit})"
+        )
+    return "\n".join(found)
+
+
+def cpu() -> str:
+    """Return what the processor calls itself, and how many cores of it there are."""
+    names = Path("/proc/cpuinfo")
+    model = platform.processor() or platform.machine()
+    if names.exists():
+        models = [
+            line.partition(":")[2].strip() for line in names.read_text().splitlines() if "model name" in line
+        ]
+        model = models[0] if models else model
+    return f"{model}, {os.cpu_count()} cores"
 
 
 def save(name: str, content: Any) -> None:

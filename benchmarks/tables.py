@@ -63,8 +63,3 @@ def rows(repeats: int = 15) -> list[dict[str, Any]]:
             }
         )
     return results
-
-
-if __name__ == "__main__":
-    for row in rows():
-        print("{name:55s} {ratio:6.3f}  ({ms:.2f} ms against {against_ms:.2f} ms)".format(**row))

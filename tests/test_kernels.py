@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import geoopt
@@ -17,11 +18,12 @@ from torch import Tensor
 
 from riemcd import SRCD, bases, kernels, selections
 from riemcd.index import PairSet
-from riemcd.kernels import native, team
+from riemcd.kernels import native, only_torch, team
+from riemcd.kernels.pointwise import modrelu_
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="numba is not installed")
 
-SHAPES = [(2, 2), (33, 33), (64, 31), (2, 3, 9, 20), (300, 200)]
+SHAPES = [(2, 2), (33, 33), (64, 31), (2, 3, 9, 20), (300, 200), (5, 2100)]
 LAYOUTS = ["rows", "columns", "mixed", "strided"]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-13}
 
@@ -379,3 +381,19 @@ def test_a_step_takes_memory_for_columns_not_for_matrices(
     assert 0 < peaks[1024] < 150 * 1024 + (0 if compiled else 1 << 21)
     if compiled:
         assert peaks[1024] <= 4.5 * peaks[256] + 4096
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_modrelu_is_the_same_compiled_and_not(dtype):
+    torch.manual_seed(0)
+    z, bias = torch.randn(7, 33, dtype=dtype), 0.5 * torch.randn(33, dtype=dtype)
+    z[0, :3], z[1, 5], z[2, 6] = 0.0, torch.nan, -torch.inf
+    found = []
+    for context in (nullcontext(), only_torch()):
+        with context:
+            copy = z.clone()
+            modrelu_(copy, bias, torch.empty_like(copy))
+            found.append(copy)
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+    expected = torch.sign(z) * torch.relu(z.abs() + bias)
+    torch.testing.assert_close(found[0], expected, rtol=0, atol=0, equal_nan=True)

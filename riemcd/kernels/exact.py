@@ -93,7 +93,7 @@ def align_(x: Tensor, m: Tensor, rounds: Rounds, relax: float) -> Tensor:
 
 def _serves(x: Tensor, m: Tensor) -> bool:
     alike = m.dtype is x.dtype and m.is_cpu and x.is_contiguous() and m.is_contiguous()
-    return native._serves(x) and alike and not x.requires_grad and not m.requires_grad
+    return native.serves(x) and alike and not x.requires_grad and not m.requires_grad
 
 
 @cache

@@ -127,7 +127,7 @@ def _compiled() -> Any:
 
 def _loops(x: Tensor) -> Any:
     """Return the compiled loops if they serve this matrix, or None; the kept ones are as they want them."""
-    if x.dtype is torch.float64 and x.dim() == 2 and x.is_contiguous() and native._serves(x):
+    if x.dtype is torch.float64 and x.dim() == 2 and x.is_contiguous() and native.serves(x):
         return _compiled()
     return None
 

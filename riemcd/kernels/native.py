@@ -15,7 +15,7 @@ from ..index import PairSet
 from . import team
 from .tasks import CHUNKS, PairTask, layout, transposed
 
-__all__ = ["descend_", "only_torch", "rotate_", "steepest", "upper", "wedge"]
+__all__ = ["descend_", "only_torch", "rotate_", "serves", "steepest", "upper", "wedge"]
 
 _enabled = True
 _DTYPES = (torch.float32, torch.float64)
@@ -35,7 +35,8 @@ def only_torch() -> Iterator[None]:
         _enabled = before
 
 
-def _serves(x: Tensor) -> bool:
+def serves(x: Tensor) -> bool:
+    """Return whether the compiled kernels can read and write this tensor."""
     return (
         x.is_cpu
         and x.dtype in _DTYPES
@@ -52,7 +53,7 @@ def _serves(x: Tensor) -> bool:
 
 def _agree(x: Tensor, y: Tensor) -> bool:
     """Return whether both tensors are what the kernels serve, and of one type and shape."""
-    return _serves(x) and _serves(y) and y.dtype is x.dtype and y.shape == x.shape
+    return serves(x) and serves(y) and y.dtype is x.dtype and y.shape == x.shape
 
 
 def _on_cpu(pairs: PairSet) -> bool:
@@ -81,7 +82,7 @@ def wedge(u: Tensor, v: Tensor, pairs: PairSet, scale: float) -> Tensor | None:
 
 def rotate_(x: Tensor, pairs: PairSet, amounts: Tensor, turn: float, rows: bool = False) -> bool:
     """Rotate disjoint columns of ``x``, ``(*batch, n, d)``, or its rows, in place by ``turn * amounts``."""
-    if not (_serves(x) and amounts.is_cpu and _on_cpu(pairs)):
+    if not (serves(x) and amounts.is_cpu and _on_cpu(pairs)):
         return False
     at = layout(x)
     if at is None:
@@ -157,7 +158,7 @@ def descend_(
 
 def upper(product: Tensor, scale: float) -> Tensor | None:
     """Return ``scale (a_ij - a_ji)`` above the diagonal, ``(*batch, d(d-1)/2)``; None if not served."""
-    if not (_serves(product) and product.is_contiguous()):
+    if not (serves(product) and product.is_contiguous()):
         return None
     d = product.shape[-1]
     out = torch.empty((*product.shape[:-2], d * (d - 1) // 2), dtype=product.dtype)
@@ -167,7 +168,7 @@ def upper(product: Tensor, scale: float) -> Tensor | None:
 
 def steepest(product: Tensor) -> Tensor | None:
     """Return where ``|a_ij - a_ji|`` is largest above the diagonal, ``(*batch, 1)``; None if not served."""
-    if not (_serves(product) and product.is_contiguous() and product.shape[-1] > 1):
+    if not (serves(product) and product.is_contiguous() and product.shape[-1] > 1):
         return None
     batch = product.shape[:-2].numel()
     size = torch.empty((CHUNKS, batch), dtype=torch.float64)

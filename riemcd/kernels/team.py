@@ -81,10 +81,10 @@ _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
-    from . import compiled, compiled_columns  # here, because they need numba
+    from . import compiled, compiled_columns, compiled_pointwise  # here, because they need numba
 
     numba: Any = importlib.import_module("numba")
-    entries = {**compiled.ENTRIES, **compiled_columns.ENTRIES}
+    entries = {**compiled.ENTRIES, **compiled_columns.ENTRIES, **compiled_pointwise.ENTRIES}
 
     with _lock:
         if (name, size) not in _kernels:

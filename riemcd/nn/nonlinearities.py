@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from ..kernels.pointwise import modrelu_
+
 __all__ = ["NONLINEARITIES", "Nonlinearity"]
 
 
@@ -43,10 +45,8 @@ class ModReLU(Nonlinearity):
 
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
         """Apply it in place."""
-        if bias is None:
-            return
-        torch.sign(z, out=scratch)
-        z.abs_().add_(bias).relu_().mul_(scratch)
+        if bias is not None:
+            modrelu_(z, bias, scratch)
 
     def slope(self, h: Tensor, out: Tensor) -> None:
         """Return 1 where h is not zero."""

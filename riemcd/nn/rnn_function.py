@@ -26,7 +26,7 @@ __all__ = ["Recurrence"]
 
 #: How many rows (time steps times batch) the backward pass works on before products over them are taken.
 _ROWS = 2048
-_ROWS_AHEAD = 128  # and the forward pass, on products with the input
+_ROWS_AHEAD = 1024  # and the forward pass, on products with the input
 
 
 class Recurrence(torch.autograd.Function):
@@ -183,12 +183,13 @@ class _Backward:
             start = max(0, stop - piece)
             delta, spare = deltas[: stop - start], spares[: stop - start]
             self.phi.slope(self.states[start + 1 : stop + 1], delta)
+            each, kept = delta.unbind(0), spare.unbind(0) if keeps else None
             for t in range(stop - 1, start - 1, -1):
-                now = delta[t - start].mul_(dh)
+                now = each[t - start].mul_(dh)
                 if t == 0 and self.from_zero and not needs_h0:
                     break
                 before = None if outers is None or t == 0 else outers[t - 1]
-                self._step_back(now, before, dh, spare[t - start] if keeps else None)
+                self._step_back(now, before, dh, None if kept is None else kept[t - start])
             self._post(start, stop, delta, spare, few)
             self._sum_up(start, stop, delta, spare)
         return dh if needs_h0 else None
