@@ -31,6 +31,8 @@ class PluginOptimizer(Optimizer):
     data, loads with ``weights_only=True``, and one of another configuration can be recognised.
     """
 
+    _ranks: Ranks | None = None
+
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], process_group: Any = None) -> None:
         check_options(defaults)
         self._ranks = None if process_group is None else Ranks(process_group)
