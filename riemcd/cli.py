@@ -12,6 +12,11 @@ __all__ = ["main"]
 #: The experiments: a module with ``presets()`` and ``run(settings)``, and what it shows.
 COMMANDS = {
     "copying": "the copying memory task: the paper's figure with its control, and adaptive steps",
+    "sparsity": "how few rotations carry the gradient, at the start and after training",
+    "cost": "what backward and a step cost, beside the paper's table",
+    "problems": "problems whose answers are known: Procrustes, PCA, Brockett, joint diagonalisation, ICA",
+    "digits": "handwritten digits pixel by pixel: against geoopt, geotorch, an RNN and an LSTM",
+    "rotate": "learn a rotation in which vectors are easy to quantise, against Cayley SGD",
 }
 
 _DESCRIPTION = """Riemannian coordinate descent: experiments that run with one command.

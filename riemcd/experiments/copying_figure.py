@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 import numpy as np
-import torch
 
 from .copying_task import memoryless_loss
 from .figures import close, new_figure, running_mean, style
 from .folder import Folder
 from .methods import METHODS, Method
 from .runs import Finished
+from .settings import machine
 
 __all__ = ["draw", "summarise"]
 
@@ -80,11 +79,7 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
         "table": table,
         "note": note,
         "runs": [{"name": run.name, **run.what, **run.end} for _, run in done],
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-        },
+        "machine": machine(),
     }
 
 

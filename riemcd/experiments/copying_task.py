@@ -86,7 +86,8 @@ class CopyingTrainee(Trainee):
         self.model = network.to(device)
         self.optimizers = [make_optimizer(method, network, rates, block=block, seed=seed)]
         self.generator = torch.Generator().manual_seed(seed)
-        self.delay, self.recall, self.batch, self.device = delay, recall, batch, torch.device(device)
+        self.hidden, self.delay, self.recall, self.batch = hidden, delay, recall, batch
+        self.device = torch.device(device)
 
     def loss(self) -> Tensor:
         """Return the mean cross entropy of a fresh batch."""

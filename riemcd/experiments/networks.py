@@ -85,8 +85,9 @@ class Readout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, ``(time, batch, classes)`` or the last of them, from ``(time, batch, features)``."""
-        if isinstance(self.core, LoopRNN) and not (self.last or self.core.at_once):
-            return torch.stack([self.head(h) for h in self.core.states(x)])
+        if isinstance(self.core, LoopRNN) and not self.core.at_once:
+            found = self.core.states(x)
+            return self.head(found[-1]) if self.last else torch.stack([self.head(h) for h in found])
         states = self.core(x)[0]
         logits: Tensor = self.head(states[-1] if self.last else states)
         return logits

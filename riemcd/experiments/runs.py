@@ -36,7 +36,10 @@ class Trainee(ABC):
 
     @abstractmethod
     def step(self) -> Row:
-        """Make one iteration, and return what is logged; ``loss`` is shown in the bar."""
+        """Make one iteration, and return what is logged; ``loss`` is shown in the bar.
+
+        Seconds under ``untimed``, such as those of an evaluation, are taken off the clock.
+        """
 
     def finish(self) -> Row:
         """Return what is to be told of the end of a run."""
@@ -139,7 +142,7 @@ def carry_out(
             while not enough():
                 begun, before = time.perf_counter(), finished.seconds
                 row = trainee.step()
-                row["seconds"] = before + time.perf_counter() - begun
+                row["seconds"] = before + time.perf_counter() - begun - row.pop("untimed", 0.0)
                 log.add({"iteration": len(log.rows) + 1, **row})
                 bar.update()
                 bar.set_postfix_str(f"loss {row['loss']:.4g}", refresh=False)

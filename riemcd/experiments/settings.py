@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Settings", "needs", "prepare"]
+__all__ = ["Settings", "known", "machine", "needs", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,21 @@ def needs(module: str, extra: str, what: str) -> Any:
     except ImportError:
         name = module.split(".")[0]
         raise ValueError(f"{what} needs {name}, which is not installed: pip install {extra}.") from None
+
+
+def machine() -> dict[str, Any]:
+    """Return what numbers of seconds are about."""
+    return {"processor": _processor(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def _processor() -> str:
+    """Return the name of the processor where the system tells it."""
+    listed = Path("/proc/cpuinfo")
+    if listed.exists():
+        for line in listed.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def known(kind: str, names: Sequence[str], among: Sequence[str]) -> None:

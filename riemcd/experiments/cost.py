@@ -1,0 +1,255 @@
+"""``riemcd cost``: what backward and a step cost, beside the paper's table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import geoopt
+import torch
+from torch import Tensor
+
+from .copying_task import CopyingTrainee
+from .figures import close, new_figure, style
+from .folder import Folder, Log, open_folder
+from .interrupt import Interrupts
+from .methods import Method, Rates
+from .networks import recurrent_weight
+from .settings import Settings, known, machine, prepare
+
+__all__ = ["Cost", "DenseSRCD", "presets", "run"]
+
+#: The paper's Table 1, in seconds on a P100, d = 1000: backward and step, step.
+PAPER = {
+    "sgd": (0.3125, 0.00164),
+    "srgd": (0.3311, 0.00197),
+    "srcd-gs": (0.3191, 0.00177),
+    "srcd-u": (0.3429, 0.00223),
+}
+Contestant = Literal[
+    "sgd", "srgd", "srcd-gs", "srcd-u", "our srgd", "our srcd-gs", "our srcd-u", "our matching"
+]
+CONTESTANTS: tuple[Contestant, ...] = (
+    "sgd", "srgd", "srcd-gs", "srcd-u", "our srgd", "our srcd-gs", "our srcd-u", "our matching",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(Settings):
+    """Time `loss.backward()` and `optimizer.step()` on the copying task, as the paper's table does.
+
+    As the paper does it, with the gradient of W: sgd (torch), srgd (geoopt's RiemannianSGD with the matrix
+    exponential), srcd-gs and srcd-u (the full d x d product, then one rotation). Ours, which never form that
+    gradient: our srgd, our srcd-gs, our srcd-u and our matching. All run the same fused recurrence, so that
+    only what is named differs.
+    """
+
+    preset: Literal["demo", "paper"] = "demo"
+    """Where the other values come from: "paper" has d up to 2000."""
+
+    contestants: tuple[Contestant, ...] = CONTESTANTS
+    """Which ones."""
+
+    sizes: tuple[int, ...] = (250, 500, 1000, 2000)
+    """d, the sizes of the recurrent matrix."""
+
+    delay: int = 1000
+    """L; backward takes L + 20 steps through time, so its share of the time grows with it."""
+
+    batch: int = 128
+    """Sequences per iteration."""
+
+    trials: int = 5
+    """Iterations per contestant after one that is not timed; reported are medians."""
+
+
+def presets() -> dict[str, Cost]:
+    """Return the configurations by name."""
+    return {
+        "demo": Cost(preset="demo", sizes=(128, 256, 512), delay=30, trials=5),
+        "paper": Cost(preset="paper", delay=100),
+    }
+
+
+class DenseSRCD(torch.optim.Optimizer):
+    """One rotation per step the way the paper's code finds it: from the full product ``Wᵀ G``.
+
+    Parameters
+    ----------
+    params : iterable of Parameter
+        Square matrices are rotated, everything else gets plain gradient steps.
+    lr : float
+    greedy : bool
+        Take the steepest rotation instead of a random one.
+    """
+
+    def __init__(self, params: Any, lr: float, greedy: bool) -> None:
+        super().__init__(params, {"lr": lr})
+        self.greedy, self.generator = greedy, torch.Generator().manual_seed(0)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Rotate two columns of every matrix on a manifold."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                if isinstance(param, geoopt.ManifoldParameter):
+                    self._rotate_(param.detach().as_subclass(Tensor), param.grad, group["lr"])
+                else:
+                    param.add_(param.grad, alpha=-group["lr"])
+
+    def _rotate_(self, W: Tensor, G: Tensor, lr: float) -> None:
+        A = W.mT @ G
+        slopes = (A - A.mT).triu(1)
+        if self.greedy:
+            j, l = divmod(int(slopes.abs().argmax()), W.shape[1])
+        else:
+            j, l = sorted(torch.randperm(W.shape[1], generator=self.generator)[:2].tolist())
+        angle = -lr * slopes[j, l] / 2
+        turn = torch.stack(
+            [torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])]
+        )
+        W[:, [j, l]] = W[:, [j, l]] @ turn
+
+
+def _trainee(name: str, d: int, settings: Cost, device: Any) -> CopyingTrainee:
+    ours = name.startswith("our ")
+    method = Method(name.removeprefix("our ") if ours else "sgd", "constant")
+    trainee = CopyingTrainee(
+        method, 0, hidden=d, delay=settings.delay, recall=10, batch=settings.batch, rates=Rates(2e-4, 2e-4),
+        device=device,
+    )  # fmt: skip
+    if name == "srgd":
+        weight = recurrent_weight(trainee.model.core)
+        assert isinstance(weight, geoopt.ManifoldParameter)
+        weight.manifold = geoopt.EuclideanStiefelExact()
+        trainee.optimizers = [geoopt.optim.RiemannianSGD(trainee.model.parameters(), lr=2e-4)]
+    elif name in ("srcd-gs", "srcd-u"):
+        trainee.optimizers = [DenseSRCD(trainee.model.parameters(), 2e-4, greedy=name == "srcd-gs")]
+    return trainee
+
+
+def time_once(trainee: CopyingTrainee) -> dict[str, float]:
+    """Return the seconds of forward, backward and step of one iteration."""
+    (opt,) = trainee.optimizers
+    opt.zero_grad()
+    _wait(trainee.device)
+    clock = [time.perf_counter()]
+    loss = trainee.loss()
+    for part in (loss.backward, opt.step):
+        _wait(trainee.device)
+        clock.append(time.perf_counter())
+        part()
+    _wait(trainee.device)
+    clock.append(time.perf_counter())
+    names = ("forward", "backward", "step")
+    return {name: b - a for name, a, b in zip(names, clock, clock[1:], strict=False)}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def run(settings: Cost) -> int:
+    """Time everyone, draw, print; return 130 where Ctrl-C came. Resuming skips what was timed."""
+    device = prepare(settings)
+    known("a contestant", settings.contestants, CONTESTANTS)
+    folder = open_folder("cost", settings)
+    path = folder.path / "times.jsonl"
+    kept = path.read_bytes().count(b"\n") if path.exists() else 0
+    with Interrupts() as stop, Log(path, keep=kept) as log:
+        for d in settings.sizes:
+            timed = {row["contestant"] for row in log.rows if row["d"] == d}
+            missing = [name for name in settings.contestants if name not in timed]
+            if missing and not stop.asked:
+                for row in _times(missing, d, settings, device, stop):
+                    log.add(row)
+        rows = list(log.rows)
+    summary = _summarise(settings, rows)
+    folder.write("summary.json", summary)
+    if rows:
+        _draw(folder, summary)
+    folder.table(summary["table"], summary["note"])
+    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
+    return 130 if stop.asked else 0
+
+
+def _times(names: list[Any], d: int, settings: Cost, device: Any, stop: Interrupts) -> list[dict[str, Any]]:
+    """Let contestants take turns, so that a busy machine is busy for all of them."""
+    from tqdm import tqdm
+
+    trainees = {name: _trainee(name, d, settings, device) for name in names}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    turns = [name for _ in range(settings.trials + 1) for name in names]
+    for name in tqdm(turns, desc=f"d = {d}", unit="it", disable=settings.quiet):
+        if stop.asked:
+            return []
+        found[name].append(time_once(trainees[name]))
+    return [
+        {
+            "d": d,
+            "contestant": name,
+            **{part: statistics.median(one[part] for one in times[1:]) for part in times[0]},
+        }
+        for name, times in found.items()
+    ]
+
+
+def _summarise(settings: Cost, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    table = []
+    longer = (1000 + 20) / (settings.delay + 20)
+    for row in rows:
+        back, step = row["backward"], row["step"]
+        paper = PAPER.get(row["contestant"], (None, None)) if row["d"] == 1000 else (None, None)
+        table.append({"d": row["d"], "optimizer": row["contestant"], "backward + step": back + step,
+                      "step": step, "step in %": 100 * step / (back + step),
+                      "at delay 1000": 100 * step / (back * longer + step),
+                      "paper, backward + step": paper[0], "paper, step": paper[1]})  # fmt: skip
+    note = (
+        f"Seconds, medians of {settings.trials}; batch {settings.batch}, delay {settings.delay}; at delay "
+        "1000: the same share with backward scaled to that many steps through time. The paper's numbers are "
+        "those of its GPU at delay 1000. " + _sentence(table)
+    )
+    return {"experiment": "cost", "delay": settings.delay, "batch": settings.batch, "table": table,
+            "note": note, "machine": machine()}  # fmt: skip
+
+
+def _sentence(table: list[dict[str, Any]]) -> str:
+    """Say what dominates, and from which size on the step matters, as measured."""
+    shares = [row["at delay 1000"] for row in table]
+    if not shares:
+        return ""
+    first: dict[str, int] = {}
+    for row in table:
+        if row["at delay 1000"] >= 10:
+            first.setdefault(row["optimizer"], row["d"])
+    largest = max(row["d"] for row in table)
+    matters = ", ".join(f"for {name} from d = {d}" for name, d in first.items())
+    return (
+        f"At delay 1000 backward takes {100 - max(shares):.3g} to {100 - min(shares):.3g} % of backward and "
+        f"step; the step takes a tenth or more {matters or f'for none of these up to d = {largest}'}."
+    )
+
+
+def _draw(folder: Folder, summary: dict[str, Any]) -> None:
+    figure, axes = new_figure(2, figsize=(13, 5.2), sharex=True)
+    names = list(dict.fromkeys(row["optimizer"] for row in summary["table"]))
+    for number, name in enumerate(names):
+        rows = [row for row in summary["table"] if row["optimizer"] == name]
+        look = {**style(number, int(not name.startswith("our "))), "markevery": 1}
+        for one, key in zip(axes, ("backward + step", "step"), strict=True):
+            one.plot([row["d"] for row in rows], [row[key] for row in rows],
+                     label=name if key == "step" else None, **look)  # fmt: skip
+    sizes = sorted({row["d"] for row in summary["table"]})
+    for one, key in zip(axes, ("backward + step", "step"), strict=True):
+        one.set(xscale="log", yscale="log", xlabel="d", ylabel="seconds", title=key)
+        one.set_xticks(sizes, [str(d) for d in sizes])
+        one.minorticks_off()
+    figure.suptitle(f"Copying memory, delay {summary['delay']}, batch {summary['batch']}")
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    folder.figure("cost.png", figure)
+    close(figure)

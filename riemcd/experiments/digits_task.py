@@ -1,0 +1,157 @@
+"""Handwritten digits, read pixel by pixel."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..diagnostics import constraint_violation
+from ..nn import OrthogonalRNN
+from .folder import Row
+from .methods import METHODS, Method, Rates, make_optimizer
+from .networks import LoopRNN, Readout, recurrent_weight
+from .runs import Trainee
+from .settings import needs
+
+__all__ = ["PEERS", "PLAIN", "Digits", "DigitsTrainee", "load_digits"]
+
+#: Networks of torch itself, without a constraint.
+PLAIN = ("rnn", "lstm")
+#: What other libraries offer for orthogonal weights.
+PEERS = ("rsgd", "radam", "geotorch")
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Images as sequences of pixels ``(64, images)`` and their classes ``(images,)``."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def load_digits(permuted: bool, device: torch.device | str = "cpu") -> Digits:
+    """Return the digits of scikit-learn: 1437 to learn from and 360 to test, always the same ones.
+
+    Parameters
+    ----------
+    permuted : bool
+        Show the pixels in a fixed random order, in which neighbours are far apart.
+    """
+    datasets = needs("sklearn.datasets", "scikit-learn", "riemcd digits")
+    data = datasets.load_digits()
+    x = torch.tensor(data.data, dtype=torch.float32) / 16
+    y = torch.tensor(data.target)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(x), generator=generator)
+    if permuted:
+        x = x[:, torch.randperm(x.shape[1], generator=generator)]
+    x, y = x[order].T.contiguous().to(device), y[order].to(device)
+    return Digits(x[:, :1437], y[:1437], x[:, 1437:], y[1437:])
+
+
+class DigitsTrainee(Trainee):
+    """A recurrent network that reads digits; an iteration is one pass over them.
+
+    Parameters
+    ----------
+    method : Method
+        One of the optimizers for orthogonal networks, or ``rnn`` or ``lstm``.
+    loop : {"usual", "batched", "fused"}
+        How the recurrence of other libraries runs.
+    epochs : int
+        After how many passes the step sizes, which fall as a cosine, are zero; 0 keeps them.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        seed: int,
+        data: Digits,
+        *,
+        hidden: int,
+        batch: int,
+        rates: Rates,
+        block: int = 16,
+        loop: str = "usual",
+        epochs: int = 0,
+    ) -> None:
+        torch.manual_seed(seed)
+        device = data.x.device
+        network = Readout(_core(method, hidden, loop), hidden, 10, last=True).to(device)
+        self.model = network
+        if method.name in PLAIN:
+            kind = torch.optim.Adam if method.step == "adam" else torch.optim.RMSprop
+            self.optimizers = [kind(network.parameters(), lr=rates.others)]
+        else:
+            self.optimizers = [make_optimizer(method, network, rates, block=block, seed=seed)]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.data, self.batch, self.epochs, self.epoch = data, batch, epochs, 0
+        self._rates = [group["lr"] for group in self.optimizers[0].param_groups]
+
+    def step(self) -> Row:
+        """Go through the digits once, and test."""
+        order = torch.split(torch.randperm(len(self.data.y), generator=self.generator), self.batch)
+        total = 0.0
+        for number, chosen in enumerate(order):
+            self._set_rates(self.epoch + number / len(order))
+            chosen = chosen.to(self.data.y.device)
+            logits = self.model(self.data.x[:, chosen, None])
+            loss = nn.functional.cross_entropy(logits, self.data.y[chosen])
+            self.optimizers[0].zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizers[0].step()
+            total += float(loss.detach()) * len(chosen)
+        self.epoch += 1
+        begun = time.perf_counter()
+        accuracy = self.accuracy()
+        untimed = time.perf_counter() - begun
+        return {"loss": total / len(self.data.y), "accuracy": accuracy, "untimed": untimed}
+
+    def _set_rates(self, epoch: float) -> None:
+        if self.epochs:
+            share = (1 + math.cos(math.pi * min(1.0, epoch / self.epochs))) / 2
+            for group, rate in zip(self.optimizers[0].param_groups, self._rates, strict=True):
+                group["lr"] = rate * share
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """Return the share of test images that are recognised."""
+        found = self.model(self.data.x_test[..., None]).argmax(1)
+        return float((found == self.data.y_test).float().mean())
+
+    @torch.no_grad()
+    def finish(self) -> Row:
+        """Tell how far an orthogonal recurrent weight is from orthogonal."""
+        import geoopt
+
+        weight = recurrent_weight(self.model.core)
+        if weight is None or isinstance(self.model.core, nn.RNN):
+            return {"orthogonality": None}
+        return {"orthogonality": constraint_violation(weight, geoopt.EuclideanStiefel())}
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint holds."""
+        return {**super().state(), "epoch": self.epoch}
+
+    def restore(self, state: dict[str, object]) -> None:
+        """Take up what a checkpoint holds."""
+        super().restore(state)
+        self.epoch = int(state["epoch"])  # type: ignore[call-overload]
+
+
+def _core(method: Method, hidden: int, loop: str) -> nn.Module:
+    if method.name == "rnn":
+        return nn.RNN(1, hidden)
+    if method.name == "lstm":
+        return nn.LSTM(1, hidden)
+    assert method.name in METHODS
+    core = OrthogonalRNN(1, hidden)
+    if method.name == "geotorch" or (method.name in PEERS and loop != "fused"):
+        return LoopRNN(core, with_geotorch=method.name == "geotorch", at_once=loop == "batched")
+    return core

@@ -1,0 +1,270 @@
+"""The other commands in small configurations: what they leave, and that an interruption changes no bit."""
+
+import json
+import math
+import signal
+
+import geoopt
+import numpy as np
+import pytest
+import torch
+
+from riemcd.cli import COMMANDS, main
+from riemcd.experiments import cost, digits_task, problems_task, rotate_task, sparsity
+from riemcd.experiments.copying_task import CopyingTrainee
+from riemcd.experiments.digits_task import DigitsTrainee, load_digits
+from riemcd.experiments.folder import as_table
+from riemcd.experiments.methods import Method, Rates
+from riemcd.experiments.problems_task import PROBLEMS, amari_distance, solve
+from riemcd.experiments.rotate_task import CayleySGD, RotateTrainee, hadamard, quantise, reconstruction_error
+from riemcd.nn.init import haar_
+
+SMALL = {
+    "sparsity": ["--hidden", "12", "--delay", "6", "--recall", "3", "--batch", "4", "--iterations", "6"],
+    "cost": ["--sizes", "8", "16", "--delay", "4", "--batch", "4", "--trials", "1"],
+    "problems": ["--size", "12", "--seconds", "0.05", "--problems", "procrustes", "pca", "brockett", "joint"],
+    "digits": ["--hidden", "8", "--epochs", "3", "--seeds", "1", "--orders", "permuted", "--block", "4",
+               "--batch", "500", "--optimizers", "partition", "radam", "rnn"],
+    "rotate": ["--d", "16", "--group", "8", "--calibration", "64", "--batch", "16", "--iterations", "8",
+               "--block", "4", "--rows", "heavy"],
+}  # fmt: skip
+
+
+def command(name, folder, *options):
+    return main([name, "--output", str(folder), *SMALL[name], "--threads", "1", "--quiet", *options])
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_every_command_is_tested():
+    assert set(COMMANDS) == {"copying", *SMALL}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_a_command_leaves(name, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert command(name, folder) == 0
+    assert (folder / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert list(folder.glob("*.jsonl")) and json.loads((folder / "settings.json").read_text())
+    found = summary(folder)
+    assert found["experiment"] == name and found["table"]
+    assert as_table(found["table"]) in (folder / "table.txt").read_text()
+    assert found["note"] in capsys.readouterr().out
+    before = (folder / "summary.json").read_text()
+    assert command(name, folder) == 2 and "holds results already" in capsys.readouterr().err
+    assert command(name, folder, "--resume") == 0  # nothing is left to do
+    if name not in ("rotate",):  # closed forms are timed anew
+        assert (folder / "summary.json").read_text() == before
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_help_teaches(name, capsys):
+    for preset in ("demo", "paper"):
+        with pytest.raises(SystemExit):
+            main([name, "--preset", preset, "--help"])
+        assert f"(default: {preset})" in " ".join(capsys.readouterr().out.split())
+
+
+TRAINED = {
+    "digits": (DigitsTrainee, 6, "accuracy"),
+    "rotate": (RotateTrainee, 16, "loss"),
+    "sparsity": (CopyingTrainee, 4, "loss"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_ctrl_c_and_resume_change_no_bit(name, tmp_path, monkeypatch):
+    kind, count, number = TRAINED[name]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert command(name, whole) == 0
+    steps, original = [], kind.step
+
+    def step(self):
+        steps.append(0)
+        if len(steps) == count:
+            signal.raise_signal(signal.SIGINT)
+        return original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "step", step)
+        assert command(name, parts) == 130
+    assert command(name, parts, "--resume") == 0
+    logs = sorted(path.name for path in whole.glob("*.jsonl"))
+    assert logs
+    for log in logs:
+        a, b = (
+            [json.loads(line)[number] for line in (f / log).read_text().splitlines()] for f in (whole, parts)
+        )
+        assert a == b
+    for checkpoint in whole.glob("*.pt"):
+        a, b = (
+            torch.load(f / checkpoint.name, weights_only=True)["trainee"]["model"] for f in (whole, parts)
+        )
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_cost_and_problems_skip_what_is_done(tmp_path, monkeypatch):
+    """They resume by whole contestants."""
+    for name, module, called in (("cost", cost, "time_once"), ("problems", problems_task, "solve")):
+        folder, asked = tmp_path / name, []
+        assert command(name, folder) == 0
+        rows = next(folder.glob("*.jsonl")).read_text().splitlines()
+        next(folder.glob("*.jsonl")).write_text("\n".join(rows[:-1]) + "\n")
+        where = module if name == "cost" else __import__("riemcd.experiments.problems", fromlist=["solve"])
+        original = getattr(where, called)
+        with monkeypatch.context() as patch:
+            patch.setattr(where, called, lambda *a, o=original, s=asked: (s.append(0), o(*a))[1])
+            assert command(name, folder, "--resume") == 0
+        assert len(asked) == (2 if name == "cost" else 1)  # one trial and one that is not timed
+
+
+# ---------------------------------------------------------------------------------------- sparsity
+
+
+def test_the_slopes_looked_at_are_those_of_the_dense_gradient():
+    trainee = CopyingTrainee(Method("srgd", "constant"), 3, hidden=10, delay=5, recall=2, batch=6,
+                             rates=Rates(0.1, 0.1))  # fmt: skip
+    trainee.step()
+    found = sparsity.look(trainee)
+    W = trainee.model.core.weight_hh
+    (G,) = torch.autograd.grad(trainee.loss(), W)
+    A = (W.detach().T @ G).double().as_subclass(torch.Tensor)
+    slopes = ((A - A.T) / math.sqrt(2))[np.triu_indices(10, 1)].abs().sort(descending=True).values
+    assert found["largest"] == pytest.approx(float(slopes[0]), rel=1e-4)
+    assert found["gradient_norm"] == pytest.approx(float(slopes.norm()), rel=1e-4)
+    assert sum(found["counts"]) == 45
+    for share in (0.95, 0.99):
+        for kind, wanted in (("norm", share * slopes.norm()), ("squared", share**0.5 * slopes.norm())):
+            count = next(k for k in range(1, 46) if slopes[:k].norm() >= wanted)
+            assert found[kind][str(share)] == pytest.approx(count / 45)
+
+
+# -------------------------------------------------------------------------------------------- cost
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_the_dense_step_is_a_rotation_downhill(greedy):
+    torch.manual_seed(0)
+    start = haar_(torch.empty(7, 7, dtype=torch.float64))
+    W = geoopt.ManifoldParameter(start.clone(), manifold=geoopt.EuclideanStiefel())
+    M = torch.randn(7, 7, dtype=torch.float64)
+    opt = cost.DenseSRCD([W], lr=0.1, greedy=greedy)
+    before = float((W.detach() * M).sum())
+    (W * M).sum().backward()
+    opt.step()
+    assert float((W.detach() * M).sum()) < before
+    assert (W.detach().T @ W.detach() - torch.eye(7)).norm() < 1e-13
+    assert ((W.detach() - start).abs().amax(0) > 1e-12).sum() == 2
+
+
+# ------------------------------------------------------------------------------------------ digits
+
+
+def test_digits_are_split_once_and_permuted_once():
+    rows, permuted = load_digits(False), load_digits(True)
+    assert rows.x.shape == (64, 1437) and rows.x_test.shape == (64, 360)
+    assert torch.equal(rows.y, permuted.y) and not torch.equal(rows.x, permuted.x)
+    assert torch.equal(rows.x.sort(0).values, permuted.x.sort(0).values)
+    assert float(rows.x.max()) == 1.0 and float(rows.x.min()) == 0.0
+
+
+def test_a_cosine_ends_at_zero():
+    trainee = DigitsTrainee(Method("lstm", "adam"), 0, load_digits(False), hidden=4, batch=1437,
+                            rates=Rates(0.0, 1e-2), epochs=4)  # fmt: skip
+    seen = []
+    for _ in range(4):
+        trainee.step()
+        seen.append(trainee.optimizers[0].param_groups[0]["lr"])
+    assert seen == pytest.approx([1e-2 * (1 + math.cos(math.pi * e / 4)) / 2 for e in range(4)])
+
+
+def test_all_networks_of_the_digits_have_the_same_size():
+    data = load_digits(False)
+    for name in (*digits_task.PEERS, *digits_task.PLAIN, "partition", "frozen"):
+        step = "constant" if name == "rsgd" else "adam"
+        trainee = DigitsTrainee(Method(name, step), 0, data, hidden=6, batch=128, rates=Rates(1e-3, 1e-3))
+        assert trainee.model.head.in_features == 6
+
+
+# ------------------------------------------------------------------------------------------ rotate
+
+
+def test_rounding_is_to_the_nearest_level_of_each_group():
+    y = torch.randn(5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = quantise(y, 8)
+    for row in range(5):
+        for group in range(2):
+            part = y[row, 8 * group : 8 * group + 8]
+            levels = torch.arange(-7, 8) * part.abs().max() / 7
+            nearest = levels[(part[:, None] - levels).abs().argmin(1)]
+            torch.testing.assert_close(found[row, 8 * group : 8 * group + 8], nearest)
+
+
+def test_the_loss_foretells_the_error():
+    """For rows without structure, the rounding error is uniform within a step."""
+    y = torch.randn(4000, 128, generator=torch.Generator().manual_seed(0))
+    error = reconstruction_error(y, torch.eye(128), 64)
+    assert float(rotate_task.rounding_loss(y, 64)) == pytest.approx(error, rel=0.05)
+
+
+def test_hadamard_is_orthogonal_with_even_entries():
+    H = hadamard(16, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(H @ H.T, torch.eye(16))
+    assert torch.allclose(H.abs(), torch.full((16, 16), 0.25))
+    with pytest.raises(ValueError, match="power of two"):
+        hadamard(12, torch.Generator())
+
+
+def test_cayley_sgd_follows_the_cayley_transform():
+    """One step without momentum, against the transform solved exactly."""
+    torch.manual_seed(0)
+    X = haar_(torch.empty(6, 6, dtype=torch.float64))
+    G = torch.randn(6, 6, dtype=torch.float64)
+    param = torch.nn.Parameter(X.clone())
+    param.grad = G.clone()
+    CayleySGD([param], lr=1e-2, momentum=0.0, iterations=60).step()
+    product = -G @ X.T
+    half = product - 0.5 * X @ (X.T @ product)
+    W = half - half.T
+    eye = torch.eye(6, dtype=torch.float64)
+    expected = torch.linalg.solve(eye - 0.005 * W, (eye + 0.005 * W) @ X)
+    torch.testing.assert_close(param.detach(), expected, atol=1e-12, rtol=0)
+
+
+def test_learned_rotations_beat_their_start():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(512, 32, generator=generator) * torch.logspace(0, -2, 32)
+    x = x @ torch.linalg.qr(torch.randn(32, 32, generator=generator)).Q
+    start = hadamard(32, generator)
+    for name, lr in (("srcd", 0.04), ("cayley", 100.0), ("qr", 100.0)):
+        trainee = RotateTrainee(name, 0, x, x, start, lr=lr, iterations=60, batch=128, group=8, block=8)
+        for _ in range(60):
+            trainee.step()
+        assert reconstruction_error(x, trainee.rotation, 8) < reconstruction_error(x, start, 8), name
+        assert trainee.finish()["orthogonality"] < 1e-4
+
+
+# ---------------------------------------------------------------------------------------- problems
+
+
+@pytest.mark.parametrize("name", ["procrustes", "pca", "brockett", "joint"])
+def test_exact_angles_reach_the_closed_form(name):
+    outcome = solve(PROBLEMS[name](20, 3), "minimize", 20.0, 1e-10, lambda: False)
+    assert outcome.curve[-1][1] <= 1e-10
+    assert problems_task.off_manifold(outcome.point) < 1e-10
+
+
+def test_unmixing_finds_the_sources():
+    case = PROBLEMS["ica"](100, 0)
+    assert case.quality is not None
+    outcome = solve(case, "SRCD matching", 20.0, 1e-6, lambda: False)
+    assert outcome.curve[-1][1] <= 1e-6
+    assert case.quality(outcome.point) < 0.06 < case.quality(case.start)
+
+
+def test_amari_distance():
+    permutation = torch.eye(4)[[2, 0, 3, 1]] * torch.tensor([1.0, -2.0, 0.5, 3.0])
+    assert amari_distance(permutation) == 0
+    assert amari_distance(torch.ones(4, 4)) == pytest.approx(1)
