@@ -35,6 +35,7 @@ extensions = [
     "sphinxcontrib.bibtex",
     "myst_parser",
     "api_pages",
+    "results",
 ]
 
 exclude_patterns = ["_build", "results", "gallery/**/*.ipynb", "gallery/**/*.md5"]

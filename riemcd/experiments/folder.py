@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from .settings import Settings
 __all__ = ["Folder", "Log", "as_table", "open_folder"]
 
 Row = dict[str, Any]
+_NUMBERS = re.compile(r"\[\s+([-+\d.eE,\s]+?)\s+\]")
 
 
 class Folder:
@@ -35,6 +37,8 @@ class Folder:
     def write(self, name: str, content: Any) -> Path:
         """Write JSON, atomically, and return where."""
         text = json.dumps(content, indent=1, default=str) + "\n"
+        # Numbers of a list go on one line: a curve is not worth a page.
+        text = _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text)
         write_atomically(self.path / name, lambda file: file.write(text.encode()))
         return self.path / name
 
