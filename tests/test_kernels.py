@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from riemcd import SRCD, bases, kernels, selections
-from riemcd.index import PairSet
+from riemcd.index import Index, PairSet
 from riemcd.kernels import native, only_torch, team
 from riemcd.kernels.pointwise import modrelu_
 
@@ -397,3 +397,23 @@ def test_modrelu_is_the_same_compiled_and_not(dtype):
     torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
     expected = torch.sign(z) * torch.relu(z.abs() + bias)
     torch.testing.assert_close(found[0], expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("batch, n, d, r", [(1, 300, 64, 16), (3, 130, 37, 5), (1, 5, 40, 8)])
+def test_groups_of_columns_are_the_same_compiled_and_not(dtype, layout, batch, n, d, r):
+    torch.manual_seed(d)
+    x, v = (laid_out(torch.randn(batch, n, d, dtype=dtype), layout) for _ in range(2))
+    order = torch.randperm(d)
+    groups = (order[: d // r * r].view(-1, r), order[d // r * r :].view(1, -1))
+    pairs = Index.of_pairs(d).partition(groups)
+    angles = 0.3 * torch.randn(batch, pairs.lo.shape[-1], dtype=dtype)
+    found = []
+    for context in (nullcontext(), only_torch()):
+        with context:
+            turned = laid_out(x.clone(), layout)
+            kernels.rotate_(turned, pairs, angles)
+            found.append((kernels.wedge_at(x, v, pairs, 0.7), turned))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()

@@ -27,6 +27,14 @@ def _add_whole_row(u: Any, v: Any, lo: Any, hi: Any, acc: Any, k: int) -> None:
         acc[m] += u[i] * v[j] - u[j] * v[i]
 
 
+@njit(nogil=True, fastmath=EACH)
+def _add_two_rows(u: Any, v: Any, u1: Any, v1: Any, lo: Any, hi: Any, acc: Any, k: int) -> None:
+    """Add two contiguous rows: the pairs are looked up once for both."""
+    for m in range(k):
+        i, j = lo[m], hi[m]
+        acc[m] += (u[i] * v[j] - u[j] * v[i]) + (u1[i] * v1[j] - u1[j] * v1[i])
+
+
 @njit(nogil=True)
 def _copy(x: Any, y: Any, d: int) -> None:
     for c in range(d):
@@ -64,9 +72,15 @@ def _read_columns(task: Any, dtype: Any) -> None:
             carray(at(q[8], 2 * item * d, dtype), (d,)),
             carray(at(q[8], (2 * item + 1) * d, dtype), (d,)),
         )
-        for row in range(rows * c // chunks, rows * (c + 1) // chunks):
+        row, last = rows * c // chunks, rows * (c + 1) // chunks
+        while row < last:
             u, v = q[0] + size * (e * q[1] + row * q[2]), q[4] + size * (e * q[5] + row * q[6])
-            if q[3] != 1 or q[7] != 1:
+            if q[3] == 1 and q[7] == 1 and not q[8] and row + 2 <= last:
+                u0, v0 = carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,))
+                u1, v1 = carray(at(u, q[2], dtype), (d,)), carray(at(v, q[6], dtype), (d,))
+                _add_two_rows(u0, v0, u1, v1, lo, hi, acc, k)
+                row += 1
+            elif q[3] != 1 or q[7] != 1:
                 _add_row(u, q[3], v, q[7], lo, hi, acc, k, dtype)
             elif q[8]:
                 _copy(carray(at(u, 0, dtype), (d,)), near_u, d)
@@ -74,6 +88,7 @@ def _read_columns(task: Any, dtype: Any) -> None:
                 _add_whole_row(near_u, near_v, lo, hi, acc, k)
             else:
                 _add_whole_row(carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,)), lo, hi, acc, k)
+            row += 1
 
 
 @njit(nogil=True)
@@ -118,6 +133,19 @@ def _turn_whole_row(x: Any, near: Any, lo: Any, hi: Any, s: Any, tau: Any, k: in
             x[j] = b + s[m] * (a - tau[m] * b)
 
 
+@njit(nogil=True, fastmath=EACH)
+def _turn_two_rows(x: Any, x1: Any, lo: Any, hi: Any, s: Any, tau: Any, k: int) -> None:
+    """Rotate two contiguous rows: the pairs are looked up once for both."""
+    for m in range(k):
+        i, j = lo[m], hi[m]
+        a, b, a1, b1 = x[i], x[j], x1[i], x1[j]
+        if s[m] != 0:
+            x[i] = a - s[m] * (b + tau[m] * a)
+            x[j] = b + s[m] * (a - tau[m] * b)
+            x1[i] = a1 - s[m] * (b1 + tau[m] * a1)
+            x1[j] = b1 + s[m] * (a1 - tau[m] * b1)
+
+
 @njit(nogil=True)
 def _turn_rows(task: Any, dtype: Any) -> None:
     """Rotate pairs of columns of contiguous rows."""
@@ -130,13 +158,20 @@ def _turn_rows(task: Any, dtype: Any) -> None:
         lo, hi = carray(at(q[9], e * q[11], np.uint64), (k,)), carray(at(q[10], e * q[11], np.uint64), (k,))
         s, tau = carray(at(q[4], e * k, dtype), (k,)), carray(at(q[5], e * k, dtype), (k,))
         near = carray(at(q[8], 2 * item * d, dtype), (d,))
-        for r in range(rows * c // chunks, rows * (c + 1) // chunks):
+        r, last = rows * c // chunks, rows * (c + 1) // chunks
+        while r < last:
             row = carray(at(q[0], e * q[1] + r * q[2], dtype), (d,))
-            if q[8]:
+            if not q[8] and r + 2 <= last:
+                _turn_two_rows(
+                    row, carray(at(q[0], e * q[1] + (r + 1) * q[2], dtype), (d,)), lo, hi, s, tau, k
+                )
+                r += 1
+            elif q[8]:
                 _copy(row, near, d)
                 _turn_whole_row(row, near, lo, hi, s, tau, k)
             else:
                 _turn_whole_row(row, row, lo, hi, s, tau, k)
+            r += 1
 
 
 @njit(nogil=True, fastmath=EACH)

@@ -15,13 +15,18 @@ from ..index import PairSet
 from . import team
 from .tasks import CHUNKS, PairTask, layout, transposed
 
-__all__ = ["descend_", "only_torch", "rotate_", "serves", "steepest", "upper", "wedge"]
+__all__ = ["LARGEST", "descend_", "move_together_", "only_torch", "rotate_", "serves", "steepest"]
+__all__ += ["upper", "wedge"]
 
 _enabled = True
 _DTYPES = (torch.float32, torch.float64)
 _STRIDED = torch.strided
 _NO_DISPATCH = Tensor.__torch_dispatch__
-_SEVEN = (0,) * 7
+_SEVEN, _EIGHT = (0,) * 7, (0,) * 8
+
+#: Groups of more columns than this are better left to matrix products.
+LARGEST = 32
+TILE = 128  # as in the compiled module, which is imported only where numba is
 
 
 @contextmanager
@@ -90,6 +95,33 @@ def rotate_(x: Tensor, pairs: PairSet, amounts: Tensor, turn: float, rows: bool 
     if amounts.dtype is not x.dtype or not amounts.is_contiguous():
         amounts = amounts.to(x.dtype).contiguous()
     PairTask(pairs, x, rows).move(transposed(at) if rows else at, amounts.data_ptr(), turn)
+    increment_version(x)
+    return True
+
+
+def move_together_(x: Tensor, nodes: Tensor, increment: Tensor) -> bool:
+    """Add to some columns of ``x`` in place what a small matrix makes of them, where they are contiguous.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(B, rows, d)``
+    nodes : Tensor
+        ``(c, r)``, columns in groups that have none in common
+    increment : Tensor
+        ``(B, c, r, r)``, ``x[..., nodes] += x[..., nodes] @ increment``
+    """
+    if not (serves(x) and nodes.is_cpu and x.stride(-2) == 1 and nodes.shape[-1] <= LARGEST):
+        return False
+    (groups, r), size = nodes.shape, x.element_size()
+    nodes, increment = nodes.contiguous(), increment.to(x.dtype).contiguous()
+    slots = max(1, torch.get_num_threads())
+    near = torch.empty(slots * r * TILE, dtype=x.dtype)
+    numbers = (
+        *(x.data_ptr(), x.stride(0), x.stride(2), nodes.data_ptr(), increment.data_ptr(), near.data_ptr()),
+        *(groups, r, x.shape[1], x.shape[0], slots, r * TILE * size, *_EIGHT),
+    )
+    team.run("cliques", size, numbers, (0.0, 0.0, 0.0), x.shape[0] * nodes.numel() * x.shape[1])
     increment_version(x)
     return True
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..components import Block
 from ..index import PairSet
 from . import native
-from .wedges import accumulator, columns_of, pieces, put_, take
+from .wedges import Room, accumulator, columns_of, pieces, put_, take
 
 __all__ = ["rotate_", "skew_exponential"]
 
@@ -84,11 +84,21 @@ def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
     skew[:, block.which, block.a, block.b] = chosen.double()
     # The increment is exact to float64 and rounded once: what is lost is a part of the increment.
     increment = skew_exponential(skew - skew.mT).to(wide)
+    if native.move_together_(x, block.nodes, increment):
+        return
+    room, other = Room(), Room()
     for rows, some in pieces(x, c, r):
-        part = x[..., rows, :]
-        columns = columns_of(part, block.nodes[some], wide)  # (B, some, rows, r)
-        columns += columns @ increment[:, some]
-        put_(part, block.nodes[some].flatten(), columns.movedim(1, -2).flatten(-2))
+        part, at = x[..., rows, :], block.nodes[some].flatten()
+        columns = columns_of(part, block.nodes[some], wide, room)  # (B, some, rows, r)
+        turn = increment[:, some]
+        if part.stride(-2) == 1:  # columns are contiguous, and stay so
+            each = columns.mT.reshape(-1, r, columns.shape[-2])  # (B some, r, rows)
+            out = other.of(each.shape, each)
+            torch.baddbmm(each, turn.mT.flatten(0, 1), each, out=out)
+            put_(part, at, out.view(x.shape[0], -1, out.shape[-1]).mT)
+        else:
+            columns += columns @ turn
+            put_(part, at, columns.movedim(1, -2).flatten(-2))
 
 
 def _rotate_own_(x: Tensor, block: Block, angles: Tensor) -> None:
@@ -103,17 +113,39 @@ def _rotate_own_(x: Tensor, block: Block, angles: Tensor) -> None:
     x[at] = (columns + increment.mT @ columns).to(x.dtype)
 
 
-#: torch's matrix_exp is wrong by up to 2e-10 for 1-norms between 3.4e-4 and 5e-2, where it uses a
-#: polynomial of degree 8. exp(S + shift I) = e^shift exp(S) never lets it see such a norm.
-_SHIFT = 0.0625
+#: Above this 1-norm the series below is not exact to float64; torch's own matrix_exp is wrong by up to
+#: 2e-10 for 1-norms between 3.4e-4 and 5e-2, and slow on many small matrices.
+_SERIES = 0.5
 
 
 def skew_exponential(skew: Tensor) -> Tensor:
     r"""Return :math:`e^S - I` for skew-symmetric float64 ``S``, ``(*batch, r, r)``.
 
-    One Newton-Schulz step takes the rounding of the exponential out again, so that :math:`e^S` is
-    orthogonal to working precision however large ``S`` is.
+    The series of the exponential of :math:`S/2^s`, without its one, and :math:`s` times
+    :math:`(I + P)^2 - I = 2P + P^2`: nothing near one is ever rounded. One Newton-Schulz step then takes the
+    rounding out, so that :math:`e^S` is orthogonal to working precision however large ``S`` is.
     """
-    eye = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
-    q: Tensor = torch.linalg.matrix_exp(skew + _SHIFT * eye) * math.exp(-_SHIFT)
-    return q - eye + 0.5 * q @ (eye - q.mT @ q)
+    norm = float(skew.abs().sum(-1).amax()) if skew.numel() else 0.0
+    squarings = math.ceil(math.log2(norm / _SERIES)) if _SERIES < norm < math.inf else 0
+    p = _series(skew / 2.0**squarings)
+    for _ in range(squarings):
+        p = 2 * p + p @ p
+    error = p + p.mT + p.mT @ p  # what is left of the product with the transposed, beside one
+    return p - 0.5 * (error + p @ error)
+
+
+def _series(a: Tensor) -> Tensor:
+    """Return the sum of a^k / k! for k = 1, ..., 15, by powers of a^4."""
+    a2 = a @ a
+    a3, a4 = a2 @ a, a2 @ a2
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+    def four(k: int) -> Tensor:
+        one, two, three = (1 / math.factorial(k + i) for i in (1, 2, 3))
+        terms = one * a + two * a2 + three * a3
+        return terms if k == 0 else terms + eye / math.factorial(k)
+
+    total = four(12)
+    for k in (8, 4, 0):
+        total = four(k) + a4 @ total
+    return total

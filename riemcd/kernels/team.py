@@ -81,10 +81,12 @@ _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
-    from . import compiled, compiled_columns, compiled_pointwise  # here, because they need numba
+    # Here, because they need numba.
+    from . import compiled, compiled_blocks, compiled_columns, compiled_pointwise
 
     numba: Any = importlib.import_module("numba")
-    entries = {**compiled.ENTRIES, **compiled_columns.ENTRIES, **compiled_pointwise.ENTRIES}
+    modules = (compiled, compiled_blocks, compiled_columns, compiled_pointwise)
+    entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
 
     with _lock:
         if (name, size) not in _kernels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -84,7 +85,8 @@ def steepest_of_product(product: Tensor) -> Tensor:
 def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor:
     """Return the wedge of some pairs, ``(*batch, k)``, reading only the columns they name."""
     wide = accumulator(u.dtype)
-    if pairs.cliques:
+    small = all(clique.shape[-1] <= native.LARGEST for clique in pairs.cliques)
+    if pairs.cliques and not (small and u.stride(-2) == 1 == v.stride(-2) and native.serves(u)):
         return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1).mul_(scale)
     wedges = native.wedge(u, v, pairs, scale)
     if wedges is not None:
@@ -109,18 +111,41 @@ def _of_cliques(u: Tensor, v: Tensor, block: Block, wide: torch.dtype) -> Tensor
     """Return the wedges inside cliques: one small product each, r x rows x r."""
     c, r = block.nodes.shape
     product = torch.zeros((*u.shape[:-2], c, r, r), dtype=wide, device=u.device)
+    rooms = Room(), Room()
     for rows, some in pieces(u, c, r):
-        left, right = (columns_of(x[..., rows, :], block.nodes[some], wide) for x in (u, v))
+        left, right = (
+            columns_of(x[..., rows, :], block.nodes[some], wide, room)
+            for x, room in zip((u, v), rooms, strict=True)
+        )
         product[..., some, :, :] += left.mT @ right
     return product[..., block.which, block.a, block.b] - product[..., block.which, block.b, block.a]
 
 
-def take(x: Tensor, at: Tensor) -> Tensor:
+class Room:
+    """Memory that pieces of one pass share: to ask for it anew takes longer than to fill it."""
+
+    def __init__(self) -> None:
+        self._all: Tensor | None = None
+
+    def of(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return an uninitialised tensor; the one before is lost."""
+        size = math.prod(shape)
+        if self._all is None or self._all.numel() < size:
+            self._all = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._all[:size].view(shape)
+
+
+def take(x: Tensor, at: Tensor, room: Room | None = None) -> Tensor:
     """Return the columns ``at``, ``(k,)``, of ``x``, ``(*batch, rows, d)``, as they are stored.
 
     Asked for columns of a transposed matrix, torch would copy the matrix.
     """
-    return x.mT.index_select(-2, at).mT if x.stride(-2) == 1 else x.index_select(-1, at)
+    k = at.shape[0]
+    if x.stride(-2) == 1:
+        shape = (*x.shape[:-2], k, x.shape[-2])
+        return torch.index_select(x.mT, -2, at, out=room.of(shape, x) if room else None).mT
+    shape = (*x.shape[:-1], k)
+    return torch.index_select(x, -1, at, out=room.of(shape, x) if room else None)
 
 
 def put_(x: Tensor, at: Tensor, columns: Tensor) -> None:
@@ -131,9 +156,9 @@ def put_(x: Tensor, at: Tensor, columns: Tensor) -> None:
         x.index_copy_(-1, at, columns.to(x.dtype))
 
 
-def columns_of(x: Tensor, nodes: Tensor, wide: torch.dtype) -> Tensor:
+def columns_of(x: Tensor, nodes: Tensor, wide: torch.dtype, room: Room | None = None) -> Tensor:
     """Return the columns ``nodes``, ``(c, r)``, of ``x``, ``(*batch, rows, d)``: ``(*batch, c, rows, r)``."""
-    chosen = take(x, nodes.flatten()).to(wide)
+    chosen = take(x, nodes.flatten(), room).to(wide)
     if x.stride(-2) == 1:
         return chosen.mT.reshape(*x.shape[:-2], *nodes.shape, x.shape[-2]).mT
     return chosen.view(*x.shape[:-2], x.shape[-2], *nodes.shape).movedim(-2, -3)
