@@ -52,11 +52,14 @@ def lines(rows: list[dict[str, Any]]) -> str:
     """Return one line for each ratio, with what it must be and what was measured."""
     found = []
     for row in rows:
-        unit = "ms" if "ms" in row else "MB"
-        kept = row["ratio"] <= float(row["must"].removeprefix("<= "))
+        unit, must = "ms" if "ms" in row else "MB", row["must"]
+        verdict = (
+            "" if must is None else "kept" if row["ratio"] <= float(must.removeprefix("<= ")) else "MISSED"
+        )
         found.append(
-            f"{'kept' if kept else 'MISSED':7}{row['name']:72} / {row['against']:34} {row['ratio']:6.3f}, "
-            f"must be {row['must']} ({row[unit]:.4g} against {row['against_' + unit]:.4g} {unit})"
+            f"{verdict:7}{row['name']:72} / {row['against']:34} {row['ratio']:6.3f}"
+            f"{'' if must is None else f', must be {must}'} "
+            f"({row[unit]:.4g} against {row['against_' + unit]:.4g} {unit})"
         )
     return "\n".join(found)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import geoopt
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.collections import LineCollection
 
 from riemcd import SRCD, selections, stepsizes
 
@@ -92,7 +93,7 @@ MODELS = {
 # Training
 # --------
 # An iteration takes 256 nodes and all pairs among them. The learning rate falls to zero over the time
-# that a run has; it starts at 0.3 for both.
+# that a run has; it starts at 0.3 for both, the best of 0.1, 0.3 and 1 for ``RiemannianAdam``.
 
 OPTIMIZERS = {
     "RiemannianAdam": lambda p: geoopt.optim.RiemannianAdam(p, lr=0.3),
@@ -169,9 +170,10 @@ plane *= (ball.dist0(x) / ball.dist0(x).max() / plane.norm(dim=-1)).detach()[:, 
 root = torch.arange(nodes)
 for _ in range(DEPTH):
     root = torch.where(root > BRANCHING, parent[root], root)
-colours = [f"C{int(number)}" if number else "k" for number in root]
-for i in range(1, nodes):
-    right.plot(*plane[[i, int(parent[i])]].T, color=colours[i], linewidth=0.4, alpha=0.6)
+palette = ["black", "#0072B2", "#E69F00", "#CC79A7"]
+colours = [palette[int(number)] for number in root]
+lines = torch.stack([plane[1:], plane[parent[1:]]], 1).tolist()
+right.add_collection(LineCollection(lines, colors=colours[1:], linewidths=0.4, alpha=0.6))
 right.scatter(*plane.T, s=40 / (1 + depth) ** 1.5, c=colours, zorder=2)
 right.add_patch(plt.Circle((0, 0), 1.03, fill=False, color="0.7"))
 right.set(title=f"{nodes} nodes, trained by SRCD", aspect="equal", xticks=[], yticks=[])
