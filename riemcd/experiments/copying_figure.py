@@ -29,40 +29,10 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
     curves, table = [], []
     for label in dict.fromkeys(method.label for method, _ in done):
         mine = [(method, run) for method, run in done if method.label == label]
-        runs = [run for _, run in mine]
-        length = min(len(run.rows) for run in runs)
-        smooth = np.stack([running_mean(_losses(run)[:length], width) for run in runs])
-        at = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
-        gain = _gain(mine, controls, length, width)
-        per_iteration = float(np.median([run.seconds_per_iteration for run in runs]))
-        curves.append(
-            {
-                "optimizer": label,
-                "runs": len(runs),
-                "iteration": (at + 1).tolist(),
-                "loss": _short(smooth.mean(0)[at]),
-                "least": _short(smooth.min(0)[at]),
-                "most": _short(smooth.max(0)[at]),
-                "gain": None if gain is None else _short(gain[at]),
-                "seconds_per_iteration": per_iteration,
-            }
-        )
-        below = np.flatnonzero(smooth.mean(0) < baseline)
-        half = np.flatnonzero(smooth.mean(0) < baseline / 2)
-        table.append(
-            {
-                "optimizer": label,
-                "runs": len(runs),
-                "iterations": length,
-                "loss": float(smooth.mean(0)[-1]),
-                "/ memoryless": float(smooth.mean(0)[-1] / baseline),
-                "below it at": int(below[0]) + 1 if len(below) else None,
-                "half of it at": int(half[0]) + 1 if len(half) else None,
-                "s/iteration": per_iteration,
-                "recurrence": runs[0].what["recurrence"],
-                "|WᵀW − I|": max(run.end["orthogonality"] for run in runs),
-            }
-        )
+        length = min(len(run.rows) for _, run in mine)
+        smooth = np.stack([running_mean(_losses(run)[:length], width) for _, run in mine])
+        curves.append(_curve(label, mine, smooth, _gain(mine, controls, length, width)))
+        table.append(_row(label, [run for _, run in mine], smooth.mean(0), baseline))
     note = (
         f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
         f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
@@ -81,6 +51,43 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
         "runs": [{"name": run.name, **run.what, **run.end} for _, run in done],
         "machine": machine(),
     }
+
+
+def _curve(label: str, mine: list[tuple[Method, Finished]], smooth: Any, gain: Any) -> dict[str, Any]:
+    """Thin the curves of an optimizer; ``smooth`` is (runs, iterations)."""
+    length = smooth.shape[1]
+    at = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
+    return {
+        "optimizer": label,
+        "runs": len(mine),
+        "iteration": (at + 1).tolist(),
+        "loss": _short(smooth.mean(0)[at]),
+        "least": _short(smooth.min(0)[at]),
+        "most": _short(smooth.max(0)[at]),
+        "gain": None if gain is None else _short(gain[at]),
+        "seconds_per_iteration": _pace([run for _, run in mine]),
+    }
+
+
+def _row(label: str, runs: list[Finished], loss: Any, baseline: float) -> dict[str, Any]:
+    """Return the line of the table; ``loss`` is the smoothed mean of the runs."""
+    below, half = np.flatnonzero(loss < baseline), np.flatnonzero(loss < baseline / 2)
+    return {
+        "optimizer": label,
+        "runs": len(runs),
+        "iterations": len(loss),
+        "loss": float(loss[-1]),
+        "/ memoryless": float(loss[-1] / baseline),
+        "below it at": int(below[0]) + 1 if len(below) else None,
+        "half of it at": int(half[0]) + 1 if len(half) else None,
+        "s/iteration": _pace(runs),
+        "recurrence": runs[0].what["recurrence"],
+        "|WᵀW − I|": max(run.end["orthogonality"] for run in runs),
+    }
+
+
+def _pace(runs: list[Finished]) -> float:
+    return float(np.median([run.seconds_per_iteration for run in runs]))
 
 
 def draw(folder: Folder, summary: dict[str, Any]) -> None:

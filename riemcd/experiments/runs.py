@@ -137,24 +137,36 @@ def carry_out(
             late = max_seconds is not None and finished.seconds >= max_seconds
             return len(log.rows) >= iterations or late or stop.asked
 
-        written = time.monotonic()
         with _bar(name, len(log.rows), iterations, quiet) as bar:
-            while not enough():
-                begun, before = time.perf_counter(), finished.seconds
-                row = trainee.step()
-                row["seconds"] = before + time.perf_counter() - begun - row.pop("untimed", 0.0)
-                log.add({"iteration": len(log.rows) + 1, **row})
-                bar.update()
-                bar.set_postfix_str(f"loss {row['loss']:.4g}", refresh=False)
-                if time.monotonic() - written > every:
-                    _keep(folder, name, log, trainee)
-                    written = time.monotonic()
+            _train(folder, finished, trainee, log, enough, every, bar)
         if len(log.rows) > done:
             _keep(folder, name, log, trainee)
     finished.complete = not stop.asked or len(log.rows) >= iterations
     finished.end = {"iterations": len(log.rows), "seconds": finished.seconds, **trainee.finish()}
     folder.write(f"{name}.json", {"what": what, "end": finished.end, "complete": finished.complete})
     return finished
+
+
+def _train(
+    folder: Folder,
+    run: Finished,
+    trainee: Trainee,
+    log: Log,
+    enough: Callable[[], bool],
+    every: float,
+    bar: Any,
+) -> None:
+    written = time.monotonic()
+    while not enough():
+        begun, before = time.perf_counter(), run.seconds
+        row = trainee.step()
+        row["seconds"] = before + time.perf_counter() - begun - row.pop("untimed", 0.0)
+        log.add({"iteration": len(log.rows) + 1, **row})
+        bar.update()
+        bar.set_postfix_str(f"loss {row['loss']:.4g}", refresh=False)
+        if time.monotonic() - written > every:
+            _keep(folder, run.name, log, trainee)
+            written = time.monotonic()
 
 
 def _keep(folder: Folder, name: str, log: Log, trainee: Trainee) -> None:
