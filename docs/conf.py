@@ -35,6 +35,7 @@ extensions = [
     "sphinxcontrib.bibtex",
     "myst_parser",
     "api_pages",
+    "measured",
     "results",
 ]
 
@@ -58,6 +59,8 @@ _FOREIGN_BARE = (
     "Tensor|Parameter|Module|Generator|device|dtype|ProcessGroup|ManifoldParameter|Manifold|ManifoldTensor"
     "|Callable|Iterable|Iterator|Sequence|Mapping|MutableMapping|Any|Optional|Union|Literal|ClassVar|Self"
     "|ndarray|Axes|Figure|Path|ABC|ParamsT|optional|array_like"
+    # Lists of what a flag of the command may be.
+    "|Contestant|Name|Learned"
 )
 nitpick_ignore_regex = [
     (r"py:.*", rf"({_FOREIGN})(\..*)?"),
