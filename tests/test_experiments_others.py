@@ -26,6 +26,7 @@ SMALL = {
     "digits": ["--hidden", "8", "--epochs", "3", "--seeds", "1", "--orders", "permuted", "--block", "4",
                "--batch", "500", "--optimizers", "partition", "radam", "rnn"],
     "rotate": ["--d", "16", "--group", "8", "--calibration", "64", "--batch", "16", "--iterations", "8",
+               "--coordinate-iterations", "8",
                "--block", "4", "--rows", "heavy"],
 }  # fmt: skip
 
