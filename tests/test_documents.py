@@ -28,3 +28,9 @@ def test_the_changelog_speaks_of_this_version():
     text = (ROOT / "CHANGELOG.md").read_text()
     assert "Unreleased" in text or riemcd.__version__ in text
     assert f'version = "{riemcd.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_table_of_the_readme_is_what_was_measured():
+    from benchmarks import readme
+
+    assert readme.BEGIN + readme.table() + readme.END in readme.README.read_text()
