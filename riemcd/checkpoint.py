@@ -19,6 +19,8 @@ COUNTS = ("step", "shape")
 _PER_COORDINATE = frozenset(
     ("momentum_buffer", "momentum_seen", "square_avg", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "visits")
 )
+#: What rules of selection keep: one number per coordinate, whatever the batch.
+_SHARED = frozenset(("importance",))
 #: What the bases keep of a point: of its shape.
 _PER_ENTRY = frozenset(("factor", "written"))
 
@@ -84,10 +86,16 @@ def _check_state(number: int, saved: Any, param: Tensor, plan: Plan) -> None:
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"the checkpoint counts {step!r} steps in group {number}: it is not one of SRCD's.")
     fitting = _shapes(param, plan)
-    for name in saved.keys() & (_PER_COORDINATE | _PER_ENTRY):
+    for name in saved.keys() & (_PER_COORDINATE | _PER_ENTRY | _SHARED):
         value = saved[name]
         fits = [param.shape] if name in _PER_ENTRY else fitting
-        if value is None or (isinstance(value, Tensor) and tuple(value.shape) in map(tuple, fits)):
+        if name in _SHARED:
+            fits = [(plan.index.count,)]
+        if value is None and name == "momentum_buffer" and plan.basis is None:
+            continue  # as torch.optim.SGD has it before its first step
+        if isinstance(value, Tensor) and tuple(value.shape) in map(tuple, fits):
+            if plan.basis is not None and value.isnan().any():
+                raise ValueError(f"{name} of the checkpoint is not a number somewhere ({plan.where}).")
             continue
         came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,7 +138,8 @@ class Ranks:
                 continue
             whole = param.detach().as_subclass(Tensor).clone(memory_format=torch.contiguous_format)
             # As bytes: not every backend knows every type.
-            dist.broadcast(whole.view(-1).view(torch.uint8), first, group=self.group)
+            parts = whole.view(-1).view(torch.uint8)
+            self._together(partial(dist.broadcast, parts, first, group=self.group))
             param.copy_(whole)
             self._adopted.add(id(param))
             self._checked = False
@@ -157,10 +159,10 @@ class Ranks:
         groups, state
             Of the optimizer: they must say the same on all ranks, which is checked before the first step.
         """
-        if not slots:
-            return
         if not self._checked:
             self._check(slots, groups, state)
+        if not slots:
+            return
         came = [not slot.empty or param.grad is not None for param, slot in slots]
         own = [slot.local(param) for param, slot in slots]
         # Which type is wide enough follows from the parameters, hence is the same on all ranks.
@@ -170,7 +172,7 @@ class Ranks:
         device = slots[0][0].device
         told = torch.tensor(came, dtype=wide).to(device)
         flat = torch.cat([*(one.reshape(-1).to(device, wide) for one in own), told])
-        self._all_reduce(flat)
+        self._together(lambda: dist.all_reduce(flat, group=self.group))
         flat /= self.size
         # Only a rank to which nothing came has to look whether something came to another.
         anywhere = came if all(came) else [share > 0 for share in flat[-len(slots) :].tolist()]
@@ -183,13 +185,14 @@ class Ranks:
             else:
                 slot.clear()
 
-    def _all_reduce(self, flat: Tensor) -> None:
+    def _together(self, call: Callable[[], Any]) -> None:
+        """Talk to the other ranks, and say in a sentence that one of them is gone."""
         try:
-            dist.all_reduce(flat, group=self.group)
+            call()
         except RuntimeError as error:
             raise RuntimeError(
-                f"the slopes of this step could not be averaged over {self.size} ranks, one of which has "
-                "died or does not answer; nothing was changed. Start all ranks from the last checkpoint. "
+                f"this step could not be taken together by {self.size} ranks, one of which has died or does "
+                "not answer; nothing was changed. Start all ranks from the last checkpoint. "
                 f"[{str(error).splitlines()[0]}]"
             ) from error
 
@@ -204,10 +207,10 @@ class Ranks:
                 "call riemcd.distributed.exclude_(model, names) before wrapping the model."
             )
         facts = _facts(groups, state)
-        device = slots[0][0].device
+        device = groups[0]["params"][0].device
         mine = torch.tensor([_digest(fact) for fact in facts.values()], dtype=torch.int64).to(device)
         every = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(every, mine, group=self.group)
+        self._together(lambda: dist.all_gather(every, mine, group=self.group))
         for rank, other in enumerate(every):
             odd = [name for name, same in zip(facts, (other == every[0]).tolist(), strict=True) if not same]
             if odd:

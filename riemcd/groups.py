@@ -57,6 +57,8 @@ class PluginOptimizer(Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         group = dict(param_group)
+        if "params" not in group:
+            raise ValueError(f"a parameter group must have 'params', got {sorted(group)}.")
         check_keys(group)
         check_options({**self.defaults, **group})
         plugins = {name: group.get(name, self.defaults[name]) for name in PLUGINS}
@@ -194,7 +196,7 @@ class PluginOptimizer(Optimizer):
         """Complain, once unless it is an error, of points that are in no model any more."""
         for group in self.param_groups:
             if group["strict"] or not self._missed:
-                sentence = orphaned(group["params"], self._plans, self.state)
+                sentence = orphaned(group["params"], self._plans, self.state, self._office)
                 if sentence is not None:
                     complain(sentence, group["strict"], stacklevel=6)
                     self._missed = True

@@ -48,10 +48,13 @@ def swapped(params: list[Tensor], plans: dict[Tensor, Plan], group_manifold: Any
     return None
 
 
-def orphaned(params: list[Tensor], plans: dict[Tensor, Plan], moved: Container[Any]) -> str | None:
+def orphaned(
+    params: list[Tensor], plans: dict[Tensor, Plan], moved: Container[Any], served: Container[Any] = ()
+) -> str | None:
     """Say which point without a gradient is in no model any more, or return None.
 
-    Points that have ``moved`` before are looked at; all of them when no parameter has a gradient.
+    Points that have ``moved`` before are looked at; all of them when no parameter has a gradient. Those that
+    are ``served`` by a slot for slopes are held by it too, in two places.
     """
     still = all(param.grad is None for param in plans)
     for number in range(len(params)):  # a loop variable would be one more reference
@@ -59,7 +62,7 @@ def orphaned(params: list[Tensor], plans: dict[Tensor, Plan], moved: Container[A
             params[number].grad is None
             and plans[params[number]].basis is not None
             and (still or params[number] in moved)
-            and held_by_nobody_else(params, number, 1 + (params[number] in moved))
+            and held_by_nobody_else(params, number, _own(params, number, moved, served))
         ):
             return (
                 f"only the optimizer holds this parameter, which therefore gets no gradient "
@@ -68,6 +71,11 @@ def orphaned(params: list[Tensor], plans: dict[Tensor, Plan], moved: Container[A
                 "give the group a 'manifold' or constrain_ the module again."
             )
     return None
+
+
+def _own(params: list[Tensor], number: int, moved: Container[Any], served: Container[Any]) -> int:
+    """Return how many references an optimizer has to a parameter, beside its list."""
+    return 1 + (params[number] in moved) + 2 * (params[number] in served)
 
 
 def held_by_nobody_else(params: list[Tensor], number: int, own: int) -> bool:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from .amp import NOT_SCALED, scaling, unscaled
 from .descent import Direct, Reading, aim, move_, raise_if_not_finite, read
 from .groups import PluginOptimizer
-from .plan import Plan, check_plain, gradient, is_direct, make_rule, project_
+from .plan import Plan, check_gradient, check_plain, gradient, is_direct, make_rule, project_
 from .posted import all_finite
 from .record import StepRecord
 from .stepsizes import Constant, plain_step_
@@ -203,6 +203,7 @@ class SRCD(PluginOptimizer):
             if grad is None:
                 self._idle = True
                 continue
+            check_gradient(plan, param, grad)
             if directly and is_direct(plan, grad, group):
                 direct = self._aim(param, grad, plan, group)
                 if direct is not None:

@@ -35,6 +35,9 @@ _SRCD_KEYS = (
 )
 GROUP_KEYS = frozenset(_SRCD_KEYS) | frozenset(PLUGINS)
 
+#: Numbers as large as this leave single precision as soon as they are multiplied with anything.
+LARGEST = 1e30
+
 NONFINITE = ("raise", "skip", "ignore")
 
 
@@ -51,6 +54,8 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"Tensor {name} must be 1-element")
+        if value.is_meta:
+            raise ValueError(f"Tensor {name} must have a value, got one on the meta device.")
         if value.is_complex() or value.dtype == torch.bool:
             raise TypeError(f"{name} must be a real number, got a tensor of {value.dtype}.")
         return float(value)
@@ -64,7 +69,7 @@ def _number(name: str, value: Any) -> float:
 
 def check_rate(lr: Any) -> None:
     """Refuse a learning rate that is none; schedulers change it between any two steps."""
-    if not 0.0 <= _number("lr", lr) < float("inf"):
+    if not 0.0 <= _number("lr", lr) < LARGEST:
         raise ValueError(f"Invalid learning rate: {lr}")
 
 
@@ -79,7 +84,7 @@ def check_options(group: dict[str, Any]) -> None:
         if isinstance(group[name], Tensor):
             raise TypeError(f"{name} must be a number, got a tensor; only lr may be one.")
         value = _number(name, group[name])
-        if not 0.0 <= value < float("inf"):
+        if not 0.0 <= value < LARGEST:
             raise ValueError(f"Invalid {name} value: {group[name]}")
     for name in ("nesterov", "maximize", "strict", "skip_weight_grad"):
         if not isinstance(group[name], bool):

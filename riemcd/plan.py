@@ -22,6 +22,7 @@ __all__ = [
     "Gradient",
     "Plan",
     "active_points",
+    "check_gradient",
     "check_plain",
     "gradient",
     "is_direct",
@@ -92,7 +93,7 @@ def make_plan(name: str, ordinal: int, param: Tensor, group: dict[str, Any], plu
     if param.dim() < manifold.ndim:
         raise ValueError(
             f"a point of {type(manifold).__name__} has at least {manifold.ndim} dimensions, "
-            f"got {param.dim()} ({where})."
+            f"got {param.dim()} ({where}). If FSDP has flattened it, leave it out of FSDP (ignored_states)."
         )
     basis: Basis | None = plugins["basis"]
     try:
@@ -221,6 +222,15 @@ def project_(param: Tensor, manifold: Any) -> None:
     if not torch.isfinite(wide).all():
         return
     param.copy_(manifold.projx(wide))
+
+
+def check_gradient(plan: Plan, param: Tensor, grad: Tensor) -> None:
+    """Refuse a gradient that was put there by hand and does not fit."""
+    if grad.shape != param.shape or grad.is_complex() != param.is_complex():
+        raise ValueError(
+            f"the gradient has shape {tuple(grad.shape)} and type {grad.dtype}, the parameter "
+            f"{tuple(param.shape)} and {param.dtype} ({plan.where}); nothing was changed."
+        )
 
 
 def is_direct(plan: Plan, grad: Tensor, group: dict[str, Any]) -> bool:

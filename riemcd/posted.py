@@ -205,6 +205,10 @@ class PostOffice:
         """Whether any slot is up."""
         return bool(self._slots)
 
+    def __contains__(self, param: object) -> bool:
+        """Whether a parameter has a slot."""
+        return param in self._slots
+
     def asked(self, number: int) -> bool | None:
         """Return whether group ``number`` skipped weight gradients when it was last arranged."""
         return self._asked.get(number)

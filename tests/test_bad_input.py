@@ -9,7 +9,7 @@ import torch
 from problems_for_tests import orthogonal, parameter, quartic, train
 
 import riemcd
-from riemcd import SRCD, bases, selections
+from riemcd import SRCD, bases, selections, stepsizes
 from riemcd.descent import Reading, raise_if_not_finite
 from riemcd.errors import ManifoldLostWarning, WeightDecayWarning
 from riemcd.index import Index
@@ -344,3 +344,52 @@ def test_the_remedy_for_a_point_off_its_manifold_fits_the_parameter():
     plain = torch.nn.Parameter(far.clone())
     with pytest.raises(ValueError, match=r"param\.data = manifold\.projx\(param\.data\), before"):
         SRCD([{"params": [plain], "manifold": geoopt.EuclideanStiefel()}])
+
+
+def test_a_group_without_parameters_and_numbers_beyond_single_precision_are_refused():
+    with pytest.raises(ValueError, match="must have 'params'"):
+        SRCD([{}])
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        SRCD([parameter(3, 3)], lr=1e300)
+    with pytest.raises(ValueError, match="Invalid momentum"):
+        SRCD([parameter(3, 3)], momentum=1e300)
+    with pytest.raises(ValueError, match="meta device"):
+        SRCD([parameter(3, 3)], lr=torch.tensor(0.1, device="meta"))
+
+
+def test_a_gradient_of_another_shape_is_refused_before_anything_moves():
+    W, V = parameter(4, 4), parameter(3, 3)
+    opt = SRCD([W, V], lr=0.1)
+    W.grad, V.grad = (torch.randn(n, n, dtype=torch.float64) for n in (4, 3))
+    before = W.detach().clone()
+    V.grad.data = torch.ones(7, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"the gradient has shape \(7,\) .*nothing was changed"):
+        opt.step()
+    assert torch.equal(W.detach(), before)
+
+
+@pytest.mark.parametrize(
+    "options, key, value, sentence",
+    [
+        (
+            {"selection": selections.Importance(2)},
+            "importance",
+            torch.zeros(1),
+            "importance .* must have shape",
+        ),
+        ({"selection": selections.Importance(2)}, "importance", "x", "importance .* must have shape"),
+        ({"stepsize": stepsizes.Adam()}, "exp_avg", None, "exp_avg .* must have shape"),
+        ({"stepsize": stepsizes.RMSProp()}, "square_avg", "nan", "not a number somewhere"),
+    ],
+)
+def test_state_of_a_checkpoint_that_no_step_could_use_is_refused(options, key, value, sentence):
+    W = parameter(4, 4)
+    opt = SRCD([W], lr=0.1, **options)
+    W.grad = torch.randn(4, 4, dtype=torch.float64)
+    opt.step()
+    saved = copy.deepcopy(opt.state_dict())
+    saved["state"][0][key] = saved["state"][0][key] * NAN if value == "nan" else value
+    before = copy.deepcopy(opt.state_dict())
+    with pytest.raises(ValueError, match=sentence):
+        opt.load_state_dict(saved)
+    assert str(opt.state_dict()) == str(before)

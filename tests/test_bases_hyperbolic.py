@@ -345,3 +345,36 @@ def test_lorentz_and_poincare_take_the_same_steps(selection) -> None:
             squared_distance(manifold, table, end).sum().backward()
             optimizer.step()
     assert torch.allclose(to_ball(tables[0].detach()), tables[1].detach(), atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [geoopt.PoincareBall, geoopt.PoincareBallExact, geoopt.Stereographic])
+def test_a_ball_that_has_shrunk_is_noticed_within_a_step(make) -> None:
+    """Under no_grad a computed curvature no longer says that it is learned."""
+    manifold = (
+        make(number(1.0), learnable=True)
+        if make is not geoopt.Stereographic
+        else make(number(-1.0), learnable=True)
+    )
+    basis, x = bases.StereographicBasis(manifold), torch.tensor([0.9, 0.1, 0.0], dtype=torch.float64)
+    with torch.no_grad():
+        for param in manifold.parameters():
+            param.add_(2.0 if make is not geoopt.Stereographic else -2.0)
+        covector = basis.covector(x, torch.ones_like(x))
+        assert (basis.partials(covector) > 0).all()  # the scale of the metric is positive inside
+
+
+def test_slopes_on_a_hyperboloid_whose_curvature_has_moved_are_those_of_its_geodesics() -> None:
+    manifold = geoopt.Lorentz(number(1.0), learnable=True)
+    basis = bases.LorentzBasis(manifold)
+    x = manifold.projx(torch.randn(5, dtype=torch.float64)).detach()
+    with torch.no_grad():
+        manifold.k.fill_(2.0)
+        g = torch.randn(5, dtype=torch.float64)
+        slopes = basis.partials(basis.covector(x, g))
+        for i in range(basis.count(x.shape)):
+            values = []
+            for t in (1e-5, -1e-5):
+                moved = x.clone()
+                basis.move_(moved, torch.tensor([i]), torch.tensor([t], dtype=torch.float64))
+                values.append(g @ moved)
+            assert abs((values[0] - values[1]) / 2e-5 - slopes[i]) < 1e-8

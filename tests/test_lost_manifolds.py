@@ -8,6 +8,7 @@ import torch
 from problems_for_tests import violation
 from torch import nn
 
+import riemcd
 from riemcd import SRCD, constrain_
 from riemcd.errors import ManifoldLostWarning
 
@@ -159,3 +160,24 @@ def test_one_of_two_manifolds_that_got_lost_after_the_first_step():
     assign(net[0])
     with pytest.warns(ManifoldLostWarning, match="'0.0.weight'"):
         train(net, opt)
+
+
+@pytest.mark.parametrize("loses", ["assign", "to_empty"])
+def test_a_weight_whose_gradient_is_never_formed_is_missed_too(loses):
+    net = nn.Sequential(riemcd.nn.OrthogonalLinear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    opt = SRCD(net.parameters(), lr=0.01, strict=True, skip_weight_grad=True)
+
+    def iterate():
+        opt.zero_grad()
+        net(torch.ones(3, 4)).square().sum().backward()
+        opt.step()
+
+    iterate()
+    if loses == "assign":
+        net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()}, assign=True)
+    else:
+        net.to("meta").to_empty(device="cpu")
+        for param in net.parameters():
+            nn.init.constant_(param, 0.1)
+    with pytest.raises(ValueError, match="only the optimizer holds this parameter"):
+        iterate()

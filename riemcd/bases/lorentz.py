@@ -81,6 +81,7 @@ class LorentzBasis(Basis):
         r"""Return :math:`g_i + c_0 x_i (\langle g, x\rangle + \sqrt k\, g_0)`."""
         x, g = (y.float() if y.dtype.itemsize < 4 else y for y in (covector.point, covector.grad))
         k, root = self._curvature(x)
+        x = self._current(x, root)
         along = row_dot(x, g).add_(root * g[..., :1]).mul_(self._c0(x, k, root))
         index = slice(1, None) if coords is None else entries_of(coords, x.shape[-1] - 1, 1)
         return torch.addcmul(take(g, index), take(x, index), along)
@@ -95,7 +96,7 @@ class LorentzBasis(Basis):
         size = length(t)
         tau = size / root
         s = ratio(torch.sinh, tau)
-        grown = total(t * take(x, index)).mul_(s).mul_(self._c0(x, k, root))
+        grown = total(t * take(x, index)).mul_(s).mul_(self._c0(self._current(x, root), k, root))
         first = x[..., :1]
         still, before = size == 0, first.clone()
         x.mul_(grown.add_(torch.cosh(tau)))
@@ -113,11 +114,17 @@ class LorentzBasis(Basis):
         norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return norm
 
-    def _c0(self, x: Tensor, k: Tensor, root: Tensor) -> Tensor:
-        first = x[..., :1]
-        if self.manifold.k.requires_grad:  # entry 0 may be that of an earlier k
-            first = self._lifted(x.clone(), root)
-        return (first * root).add_(k).reciprocal_()
+    def _current(self, x: Tensor, root: Tensor) -> Tensor:
+        """Return the point on the hyperboloid of now: entry 0 may be that of an earlier k."""
+        if not self.manifold.k.requires_grad:
+            return x
+        lifted = x.clone()
+        lifted[..., :1] = self._lifted(lifted, root)
+        return lifted
+
+    @staticmethod
+    def _c0(x: Tensor, k: Tensor, root: Tensor) -> Tensor:
+        return (x[..., :1] * root).add_(k).reciprocal_()
 
     @classmethod
     def examples(cls) -> Sequence[Example]:

@@ -120,7 +120,8 @@ class StereographicBasis(Basis):
 
     @property
     def _ball_may_shrink(self) -> bool:
-        learned: bool = self.manifold.k.requires_grad
+        # Of a Poincaré ball k is computed from what is learned, and a step computes without gradients.
+        learned = any(param.requires_grad for param in self.manifold.parameters())
         return learned and not isinstance(self.manifold, geoopt.SphereProjection)
 
     def _inside(self, squared: Tensor, k: Tensor) -> Tensor:
