@@ -29,7 +29,7 @@ torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 
 DEPTH, BRANCHING, DIMENSION = 6, 3, 10
-EDGE, BATCH, SECONDS = 1.2, 256, 3.0
+EDGE, BATCH, SECONDS = 1.2, 256, 4.0
 
 # %%
 # The tree
@@ -93,11 +93,13 @@ MODELS = {
 # Training
 # --------
 # An iteration takes 256 nodes and all pairs among them. The learning rate falls to zero over the time
-# that a run has; it starts at 0.3 for both, the best of 0.1, 0.3 and 1 for ``RiemannianAdam``.
+# that a run has; it starts at 0.3 for ``RiemannianAdam``, the best of 0.1, 0.3 and 1, and at 0.5 for
+# ``SRCD``, whose averages of squares look back over a hundred steps instead of a thousand. In the first
+# hundred iterations ``RiemannianAdam`` is ahead.
 
 OPTIMIZERS = {
     "RiemannianAdam": lambda p: geoopt.optim.RiemannianAdam(p, lr=0.3),
-    "SRCD": lambda p: SRCD(p, lr=0.3, selection=selections.All(), stepsize=stepsizes.Adam()),
+    "SRCD": lambda p: SRCD(p, lr=0.5, selection=selections.All(), stepsize=stepsizes.Adam((0.9, 0.99))),
 }
 
 
