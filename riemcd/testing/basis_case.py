@@ -11,9 +11,14 @@ from torch import Tensor
 from ..bases import Basis, Example
 from ..covector import Covector
 
-__all__ = ["BasisCase"]
+__all__ = ["BasisCase", "wide"]
 
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return the same numbers in double precision: an oracle does not round as what it judges does."""
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,16 @@ class BasisCase:
     def tolerance(self) -> float:
         """What rounding may do to numbers of order one."""
         return 2e-4 if self.single else 1e-10
+
+    @property
+    def reach(self) -> float:
+        """How far to go for a finite difference: errors of the stencil and of rounding are then alike."""
+        return 0.03 if self.single else 1e-3
+
+    @property
+    def slack(self) -> float:
+        """What may be wrong with a finite difference of numbers of order one."""
+        return 2e-3 if self.single else 1e-7
 
     @cached_property
     def point(self) -> Tensor:
@@ -124,8 +139,9 @@ class BasisCase:
         self.basis.move_(point, coords, amounts.to(self.dtype))
         return point
 
-    def along(self, coords: Tensor, amounts: Tensor, h: float = 1e-3, start: Tensor | None = None) -> Tensor:
+    def along(self, coords: Tensor, amounts: Tensor, start: Tensor | None = None) -> Tensor:
         """Return the velocity with which ``t -> move(t * amounts)`` leaves, by finite differences."""
+        h = self.reach
         return sum((w / h * self.moved(coords, n * h * amounts, start) for n, w in _STENCIL), 0 * self.point)
 
     @cached_property
@@ -137,7 +153,7 @@ class BasisCase:
     def inner(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the manifold's inner product of tangent vectors, ``(*batch,)``."""
         # Without keepdim geoopt's Stereographic.inner multiplies (*batch, 1) with (*batch,).
-        value: Tensor = self.example.manifold.inner(self.point, u, v, keepdim=True)
+        value: Tensor = self.example.manifold.inner(wide(self.point), wide(u), wide(v), keepdim=True)
         value = value.real if value.is_complex() else value
         return value.reshape(*self.batch, -1).sum(-1)
 
