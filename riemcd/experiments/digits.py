@@ -18,8 +18,8 @@ from .settings import Settings, known, machine, prepare
 
 __all__ = ["DigitsSettings", "presets", "run"]
 
-#: Step sizes of W and of the other parameters: the best of a grid, on seeds that are not among those
-#: that are reported.
+#: Step sizes of W and of the other parameters: the best of the few that were tried for each, on seeds that
+#: are not among those that are reported.
 RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 3e-3),
     "ours": Rates(1e-3, 3e-3),
