@@ -49,7 +49,7 @@ class _Script(Draw):
     def generator(self) -> torch.Generator:
         raise ValueError(
             "this rule takes numbers from draw.generator itself, whose outcomes cannot be enumerated; "
-            "only permutation, sample and uniform(1) can."
+            "only permutation, sample, integer and uniform(1) can."
         )
 
     def _branch(self, width: int) -> int:
@@ -65,6 +65,9 @@ class _Script(Draw):
     def permutation(self, n: int) -> Tensor:
         branch = self._branch(math.factorial(n))
         return _orders(n)[branch]
+
+    def integer(self, count: int) -> int:
+        return self._branch(count)
 
     def sample(self, count: int, k: int) -> Tensor:
         branch = self._branch(math.comb(count, k))
