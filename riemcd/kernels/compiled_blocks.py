@@ -46,10 +46,15 @@ def _cliques(task: Any, dtype: Any) -> None:
                 source = carray(at(x, e * q[1] + nodes[b] * apart + first, dtype), (width,))
                 _copy(source, carray(at(near, b * TILE, dtype), (width,)), width)
             for a in range(r):
-                total = carray(at(x, e * q[1] + nodes[a] * apart + first, dtype), (width,))
+                # The increment is summed by itself and rounded into the vector once.
+                increment = carray(at(near, r * TILE, dtype), (width,))
+                for c in range(width):
+                    increment[c] = 0
                 for b in range(r):
                     some = carray(at(near, b * TILE, dtype), (width,))
-                    _add(total, some, m[b * r + a], width)
+                    _add(increment, some, m[b * r + a], width)
+                total = carray(at(x, e * q[1] + nodes[a] * apart + first, dtype), (width,))
+                _add(total, increment, dtype(1), width)
 
 
 # Entries have names of their own, because numba finds what it has cached by name.

@@ -116,10 +116,10 @@ def move_together_(x: Tensor, nodes: Tensor, increment: Tensor) -> bool:
     (groups, r), size = nodes.shape, x.element_size()
     nodes, increment = nodes.contiguous(), increment.to(x.dtype).contiguous()
     slots = max(1, torch.get_num_threads())
-    near = torch.empty(slots * r * TILE, dtype=x.dtype)
+    near = torch.empty(slots * (r + 1) * TILE, dtype=x.dtype)
     numbers = (
         *(x.data_ptr(), x.stride(0), x.stride(2), nodes.data_ptr(), increment.data_ptr(), near.data_ptr()),
-        *(groups, r, x.shape[1], x.shape[0], slots, r * TILE * size, *_EIGHT),
+        *(groups, r, x.shape[1], x.shape[0], slots, (r + 1) * TILE * size, *_EIGHT),
     )
     team.run("cliques", size, numbers, (0.0, 0.0, 0.0), x.shape[0] * nodes.numel() * x.shape[1])
     increment_version(x)

@@ -79,12 +79,15 @@ def _rotate_shared_(x: Tensor, block: Block, angles: Tensor) -> None:
         if not native.rotate_(x, PairSet(lo, hi, x.shape[-1], disjoint=True), chosen, 1.0):
             _rotate_pairs_(x, lo, hi, chosen)
         return
-    wide = accumulator(x.dtype)
     skew = x.new_zeros((x.shape[0], c, r, r), dtype=torch.float64)
     skew[:, block.which, block.a, block.b] = chosen.double()
-    # The increment is exact to float64 and rounded once: what is lost is a part of the increment.
-    increment = skew_exponential(skew - skew.mT).to(wide)
-    if native.move_together_(x, block.nodes, increment):
+    # The increment is exact to float64 and rounded once: what is lost is a part of the increment. A large
+    # one is also applied in float64, or its own rounding would add up.
+    increment = skew_exponential(skew - skew.mT)
+    large = x.is_cpu and float(increment.abs().max()) > 0.1
+    wide = torch.float64 if large else accumulator(x.dtype)
+    increment = increment.to(wide)
+    if wide is x.dtype and native.move_together_(x, block.nodes, increment):
         return
     room, other = Room(), Room()
     for rows, some in pieces(x, c, r):
