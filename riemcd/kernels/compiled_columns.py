@@ -1,4 +1,4 @@
-"""Loops over pairs of columns compiled by numba: rows are contiguous, and pairs are gathered from them.
+"""Loops over pairs of columns of any stride, or over a few of them, compiled by numba.
 
 Slopes are summed over chunks of rows, added up, and only then can the columns turn: three passes.
 The rules are those of :mod:`riemcd.kernels.compiled`.
@@ -20,28 +20,6 @@ __all__ = ["ENTRIES"]
 
 
 @njit(nogil=True, fastmath=EACH)
-def _add_whole_row(u: Any, v: Any, lo: Any, hi: Any, acc: Any, k: int) -> None:
-    """Add one contiguous row to the wedge of every pair of columns."""
-    for m in range(k):
-        i, j = lo[m], hi[m]
-        acc[m] += u[i] * v[j] - u[j] * v[i]
-
-
-@njit(nogil=True, fastmath=EACH)
-def _add_two_rows(u: Any, v: Any, u1: Any, v1: Any, lo: Any, hi: Any, acc: Any, k: int) -> None:
-    """Add two contiguous rows: the pairs are looked up once for both."""
-    for m in range(k):
-        i, j = lo[m], hi[m]
-        acc[m] += (u[i] * v[j] - u[j] * v[i]) + (u1[i] * v1[j] - u1[j] * v1[i])
-
-
-@njit(nogil=True)
-def _copy(x: Any, y: Any, d: int) -> None:
-    for c in range(d):
-        y[c] = x[c]
-
-
-@njit(nogil=True, fastmath=EACH)
 def _add_row(u: Any, us: int, v: Any, vs: int, lo: Any, hi: Any, acc: Any, k: int, dtype: Any) -> None:
     """Add one row of any stride to the wedge of every pair of columns."""
     for m in range(k):
@@ -56,10 +34,9 @@ def _read_columns(task: Any, dtype: Any) -> None:
     """Sum the slopes of pairs of columns over chunks of rows; `_finish` adds the chunks up.
 
     The chunks depend on the shape alone, so that the result does not depend on the number of threads.
-    Long rows are copied first, in their order: pairs jump about, which would wait for memory each time.
     """
     q = carray(at(task, 2, np.int64), (20,))
-    batch, k, rows, chunks, d, size = q[14], q[15], q[16], q[17], q[18], q[19]
+    batch, k, rows, chunks, size = q[14], q[15], q[16], q[17], q[19]
     start, stop = share(task, batch * chunks)
     for item in range(start, stop):
         e = item // chunks
@@ -68,27 +45,9 @@ def _read_columns(task: Any, dtype: Any) -> None:
         acc = carray(at(q[12], item * k, dtype), (k,))
         for m in range(k):
             acc[m] = 0
-        near_u, near_v = (
-            carray(at(q[8], 2 * item * d, dtype), (d,)),
-            carray(at(q[8], (2 * item + 1) * d, dtype), (d,)),
-        )
-        row, last = rows * c // chunks, rows * (c + 1) // chunks
-        while row < last:
+        for row in range(rows * c // chunks, rows * (c + 1) // chunks):
             u, v = q[0] + size * (e * q[1] + row * q[2]), q[4] + size * (e * q[5] + row * q[6])
-            if q[3] == 1 and q[7] == 1 and not q[8] and row + 2 <= last:
-                u0, v0 = carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,))
-                u1, v1 = carray(at(u, q[2], dtype), (d,)), carray(at(v, q[6], dtype), (d,))
-                _add_two_rows(u0, v0, u1, v1, lo, hi, acc, k)
-                row += 1
-            elif q[3] != 1 or q[7] != 1:
-                _add_row(u, q[3], v, q[7], lo, hi, acc, k, dtype)
-            elif q[8]:
-                _copy(carray(at(u, 0, dtype), (d,)), near_u, d)
-                _copy(carray(at(v, 0, dtype), (d,)), near_v, d)
-                _add_whole_row(near_u, near_v, lo, hi, acc, k)
-            else:
-                _add_whole_row(carray(at(u, 0, dtype), (d,)), carray(at(v, 0, dtype), (d,)), lo, hi, acc, k)
-            row += 1
+            _add_row(u, q[3], v, q[7], lo, hi, acc, k, dtype)
 
 
 @njit(nogil=True)
@@ -120,58 +79,6 @@ def _finish(task: Any, dtype: Any) -> None:
             s, tau = math.sin(angle), math.tan(0.5 * angle)
             carray(at(q[1], item, dtype), (1,))[0] = s
             carray(at(q[2], item, dtype), (1,))[0] = tau
-
-
-@njit(nogil=True, fastmath=EACH)
-def _turn_whole_row(x: Any, near: Any, lo: Any, hi: Any, s: Any, tau: Any, k: int) -> None:
-    """Rotate one contiguous row, given once more in ``near``, pair by pair."""
-    for m in range(k):
-        i, j = lo[m], hi[m]
-        a, b = near[i], near[j]
-        if s[m] != 0:  # not even the sign of a zero changes
-            x[i] = a - s[m] * (b + tau[m] * a)
-            x[j] = b + s[m] * (a - tau[m] * b)
-
-
-@njit(nogil=True, fastmath=EACH)
-def _turn_two_rows(x: Any, x1: Any, lo: Any, hi: Any, s: Any, tau: Any, k: int) -> None:
-    """Rotate two contiguous rows: the pairs are looked up once for both."""
-    for m in range(k):
-        i, j = lo[m], hi[m]
-        a, b, a1, b1 = x[i], x[j], x1[i], x1[j]
-        if s[m] != 0:
-            x[i] = a - s[m] * (b + tau[m] * a)
-            x[j] = b + s[m] * (a - tau[m] * b)
-            x1[i] = a1 - s[m] * (b1 + tau[m] * a1)
-            x1[j] = b1 + s[m] * (a1 - tau[m] * b1)
-
-
-@njit(nogil=True)
-def _turn_rows(task: Any, dtype: Any) -> None:
-    """Rotate pairs of columns of contiguous rows."""
-    q = carray(at(task, 2, np.int64), (20,))
-    batch, k, rows, chunks, d = q[14], q[15], q[16], q[17], q[18]
-    start, stop = share(task, batch * chunks)
-    for item in range(start, stop):
-        e = item // chunks
-        c = item - e * chunks
-        lo, hi = carray(at(q[9], e * q[11], np.uint64), (k,)), carray(at(q[10], e * q[11], np.uint64), (k,))
-        s, tau = carray(at(q[4], e * k, dtype), (k,)), carray(at(q[5], e * k, dtype), (k,))
-        near = carray(at(q[8], 2 * item * d, dtype), (d,))
-        r, last = rows * c // chunks, rows * (c + 1) // chunks
-        while r < last:
-            row = carray(at(q[0], e * q[1] + r * q[2], dtype), (d,))
-            if not q[8] and r + 2 <= last:
-                _turn_two_rows(
-                    row, carray(at(q[0], e * q[1] + (r + 1) * q[2], dtype), (d,)), lo, hi, s, tau, k
-                )
-                r += 1
-            elif q[8]:
-                _copy(row, near, d)
-                _turn_whole_row(row, near, lo, hi, s, tau, k)
-            else:
-                _turn_whole_row(row, row, lo, hi, s, tau, k)
-            r += 1
 
 
 @njit(nogil=True, fastmath=EACH)
@@ -260,14 +167,6 @@ def finish_f8(task: int) -> None:
     _finish(task, np.float64)
 
 
-def turn_rows_f4(task: int) -> None:
-    _turn_rows(task, np.float32)
-
-
-def turn_rows_f8(task: int) -> None:
-    _turn_rows(task, np.float64)
-
-
 def turn_columns_f4(task: int) -> None:
     _turn_columns(task, np.float32)
 
@@ -291,8 +190,6 @@ ENTRIES = {
     ("read_columns", 8): read_columns_f8,
     ("finish", 4): finish_f4,
     ("finish", 8): finish_f8,
-    ("turn_rows", 4): turn_rows_f4,
-    ("turn_rows", 8): turn_rows_f8,
     ("turn_columns", 4): turn_columns_f4,
     ("turn_columns", 8): turn_columns_f8,
 }

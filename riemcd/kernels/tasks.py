@@ -19,7 +19,7 @@ __all__ = ["CHUNKS", "NOWHERE", "Layout", "PairTask", "layout", "transposed"]
 
 NOWHERE = (0, 0, 0, 0)
 _EIGHT, _NONE = (0,) * 8, (0.0, 0.0, 0.0)
-_LONG = 8192  # bytes
+LINE, VECTOR = 64, 32  # bytes, as in the compiled module, which is imported only where numba is
 CHUNKS = 16  # of rows, when columns are summed: shapes decide them, never the number of threads
 
 Layout = tuple[int, int, int, int]  # address, and strides over the batch, the rows and the columns
@@ -134,24 +134,28 @@ class PairTask:
         by: tuple[float, float, float],
     ) -> None:
         """Read or move columns row by row; ``does`` says whether to read, to move and to skip."""
-        chunks, each, size = min(CHUNKS, self.rows), self.batch * self.k, self.size
-        # Rows that do not fit into the nearest cache beside the pairs are copied before they are read.
-        near = 2 * self.batch * chunks * self.width if self.width * size >= _LONG else 0
-        scratch = torch.empty((near + (chunks + 2) * each) * size, dtype=torch.uint8)
-        buffer = scratch.data_ptr()
-        s = buffer + near * size
+        each, size = self.batch * self.k, self.size
+        chunks = max(1, min(CHUNKS, -(-self.rows * size // LINE)))
+        slots = max(1, torch.get_num_threads())
+        # Zeros, a line for each column and a vector for each pair.
+        near = LINE * (1 + self.width + -(-self.k // 2))
+        scratch = torch.empty(slots * near + (chunks + 2) * each * size + LINE, dtype=torch.uint8)
+        buffer = -(-scratch.data_ptr() // LINE) * LINE
+        s = buffer + slots * near
         tau, sums = s + each * size, s + 2 * each * size
-        at, shape = (self.lo, self.hi, self.stride), (self.batch, self.k, self.rows, chunks, self.width)
-        if not near:
-            buffer = 0
-        if does[0]:
-            numbers = (*u, *v, buffer, *at, sums, 0, *shape, size)
+        at, shape = (self.lo, self.hi, self.stride), (self.batch, self.k, self.rows)
+        whole = self.width * size >= VECTOR
+        if does[0] and whole and u[3] == 1 == v[3]:
+            numbers = (*u, *v, buffer, *at, sums, near, *shape, chunks, self.width, slots)
+            team.run("read_tiles", size, numbers, _NONE, self.work)
+        elif does[0]:
+            numbers = (*u, *v, 0, *at, sums, 0, *shape, chunks, 0, size)
             team.run("read_columns", size, numbers, _NONE, self.work)
         numbers = (sums, s, tau, *_EIGHT[:6], *at, *out, self.batch, self.k, chunks, *does)
         team.run("finish", size, numbers, by, each)
-        if does[1] and x[3] == 1:
-            numbers = (*x, s, tau, 0, 0, buffer, *at, 0, 0, *shape, 0)
-            team.run("turn_rows", size, numbers, _NONE, self.work)
+        if does[1] and whole and x[3] == 1:
+            numbers = (*x, s, tau, 0, 0, buffer, *at, 0, near, *shape, chunks, self.width, slots)
+            team.run("turn_tiles", size, numbers, _NONE, self.work)
         elif does[1]:
-            numbers = (*x, s, tau, 0, 0, 0, *at, 0, 0, self.batch, self.k, self.rows, 0, 0, 0)
+            numbers = (*x, s, tau, 0, 0, 0, *at, 0, 0, *shape, 0, 0, 0)
             team.run("turn_columns", size, numbers, _NONE, self.work)

@@ -1,0 +1,177 @@
+"""Instructions on whole vectors of numbers, for kernels whose loops numba does not vectorise well.
+
+A `line` is 64 bytes, what a cache moves at a time; a `vector` is half of it. Addresses are integers, in
+bytes. The types are those of LLVM, which breaks vectors up for processors that have none so long.
+Importing this module needs numba.
+"""
+
+from __future__ import annotations
+
+# What numba compiles has the types of numba, not of Python.
+# mypy: ignore-errors
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic
+
+__all__ = ["LINE", "VECTOR", "add_wedge", "bytes_of", "fold", "gather_square", "scatter_square", "turn_line"]
+
+#: Bytes.
+LINE, VECTOR = 64, 32
+
+
+def _kind(context: Any, dtype: Any, size: int) -> Any:
+    """Return the type of as many numbers as fill ``size`` bytes."""
+    number = context.get_value_type(dtype.dtype)
+    return ir.VectorType(number, size * 8 // dtype.dtype.bitwidth)
+
+
+def load(builder: Any, address: Any, kind: Any, align: int) -> Any:
+    return builder.load(builder.inttoptr(address, ir.PointerType(kind)), align=align, typ=kind)
+
+
+def store(builder: Any, value: Any, address: Any, align: int) -> None:
+    builder.store(value, builder.inttoptr(address, ir.PointerType(value.type)), align=align)
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a b + c, in one instruction where there is one."""
+    kind = a.type
+    name = f"llvm.fmuladd.v{kind.count}f{32 if isinstance(kind.element, ir.FloatType) else 64}"
+    function = get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, [a, b, c])
+
+
+def spread(builder: Any, number: Any, kind: Any) -> Any:
+    """Return a vector of equal numbers."""
+    one = ir.IntType(32)
+    single = builder.insert_element(ir.Constant(kind, ir.Undefined), number, one(0))
+    zeros = ir.Constant(ir.VectorType(one, kind.count), [0] * kind.count)
+    return builder.shuffle_vector(single, single, zeros)
+
+
+def _picked(builder: Any, a: Any, b: Any, which: list[int]) -> Any:
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which))
+
+
+def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
+    """Exchange blocks of one, two, four ... numbers across the diagonal."""
+    n, rows, apart = len(rows), list(rows), 1
+    while apart < n:
+        upper = [j if not j & apart else n + j - apart for j in range(n)]
+        lower = [j + apart if not j & apart else n + j for j in range(n)]
+        for i in range(n):
+            if not i & apart:
+                a, b = rows[i], rows[i + apart]
+                rows[i], rows[i + apart] = _picked(builder, a, b, upper), _picked(builder, a, b, lower)
+        apart *= 2
+    return rows
+
+
+def _rows(builder: Any, first: Any, apart: Any, valid: Any, nowhere: Any, n: int) -> list[Any]:
+    """Return the addresses of ``n`` rows; those from ``valid`` on lie at ``nowhere``."""
+    found = []
+    for r in range(n):
+        number = first.type(r)
+        there = builder.add(first, builder.mul(apart, number))
+        found.append(builder.select(builder.icmp_signed("<", number, valid), there, nowhere))
+    return found
+
+
+def _square(gathers: bool) -> Any:
+    def typed(typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any):
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = _kind(context, dtype, VECTOR)
+            number = dtype.dtype.bitwidth // 8
+            rows = _rows(builder, *args[:4], kind.count)
+            lines = [builder.add(args[4], args[4].type(LINE * c)) for c in range(kind.count)]
+            source, target = (rows, lines) if gathers else (lines, rows)
+            some = [load(builder, address, kind, number) for address in source]
+            for value, address in zip(_transposed(builder, some), target, strict=True):
+                store(builder, value, address, number)
+            return context.get_dummy_value()
+
+        return types.void(*(types.int64,) * 5, dtype), generate
+
+    return typed
+
+
+@intrinsic
+def bytes_of(typing_context: Any, dtype: Any) -> Any:
+    """Return how long a number is."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(types.int64, dtype.dtype.bitwidth // 8)
+
+    return types.int64(dtype), generate
+
+
+@intrinsic
+def gather_square(
+    typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any
+):
+    """Copy a square, as many rows and columns as a vector holds, into lines: each gets one column."""
+    return _square(True)(typing_context, first, apart, valid, nowhere, near, dtype)
+
+
+@intrinsic
+def scatter_square(
+    typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any
+):
+    """Copy a square back from lines."""
+    return _square(False)(typing_context, first, apart, valid, nowhere, near, dtype)
+
+
+@intrinsic
+def add_wedge(typing_context: Any, first: Any, second: Any, total: Any, dtype: Any) -> Any:
+    """Add u_i v_j - u_j v_i to the vector at ``total``; one line has u_i and v_i, the other u_j and v_j."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = _kind(context, dtype, VECTOR)
+        (ui, vi), (uj, vj) = (
+            [load(builder, builder.add(line, line.type(part)), kind, VECTOR) for part in (0, VECTOR)]
+            for line in args[:2]
+        )
+        acc = fused(builder, ui, vj, load(builder, args[2], kind, VECTOR))
+        store(builder, fused(builder, builder.fneg(uj), vi, acc), args[2], VECTOR)
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 3, dtype), generate
+
+
+@intrinsic
+def fold(typing_context: Any, address: Any, dtype: Any) -> Any:
+    """Return the sum of the numbers of a vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = _kind(context, dtype, VECTOR)
+        some = load(builder, args[0], kind, VECTOR)
+        n = kind.count
+        while n > 1:
+            n //= 2
+            low, high = (_picked(builder, some, some, [at + i for i in range(n)]) for at in (0, n))
+            some = builder.fadd(low, high)
+        return builder.extract_element(some, ir.IntType(32)(0))
+
+    return dtype.dtype(types.int64, dtype), generate
+
+
+@intrinsic
+def turn_line(typing_context: Any, a: Any, b: Any, s: Any, tau: Any, dtype: Any) -> Any:
+    """Rotate two lines by increments: a -= s (b + tau a), b += s (a - tau b)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = _kind(context, dtype, LINE)
+        x, y = load(builder, args[0], kind, LINE), load(builder, args[1], kind, LINE)
+        sine, half = spread(builder, args[2], kind), spread(builder, args[3], kind)
+        minus = builder.fneg(half)
+        first = fused(builder, builder.fneg(sine), fused(builder, half, x, y), x)
+        second = fused(builder, sine, fused(builder, minus, y, x), y)
+        store(builder, first, args[0], LINE)
+        store(builder, second, args[1], LINE)
+        return context.get_dummy_value()
+
+    number = dtype.dtype
+    return types.void(types.int64, types.int64, number, number, dtype), generate
