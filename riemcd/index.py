@@ -106,23 +106,35 @@ class PairSet:
         pairs.size, pairs.single = 1, _pair(number, nodes)
         return pairs
 
+    @classmethod
+    def partition(cls, cliques: tuple[Tensor, ...], nodes: int) -> PairSet:
+        """Return the pairs of cliques, ``(c, r)`` sorted columns; they are listed when somebody asks."""
+        pairs = cls.__new__(cls)
+        pairs.nodes, pairs.disjoint, pairs.cliques, pairs.order = nodes, False, cliques, None
+        pairs.size = sum(c.shape[0] * (c.shape[1] * (c.shape[1] - 1) // 2) for c in cliques)
+        return pairs
+
     @cached_property
     def ends(self) -> tuple[Tensor, Tensor]:
         """Both ends of each pair, in any order."""
         if self.single is not None:
             return torch.tensor(self.single[:1]), torch.tensor(self.single[1:])
-        assert self.order is not None
+        if self.order is None:
+            inside = [clique[:, _triangle(clique.shape[-1], clique.device)] for clique in self.cliques]
+            return torch.cat([i[:, 0].flatten() for i in inside]), torch.cat(
+                [i[:, 1].flatten() for i in inside]
+            )
         return self.order[: self.size], self.order[self.size : 2 * self.size]
 
     @cached_property
     def lo(self) -> Tensor:
         """The lower end of each pair."""
-        return torch.minimum(*self.ends)
+        return self.ends[0] if self.cliques else torch.minimum(*self.ends)
 
     @cached_property
     def hi(self) -> Tensor:
         """The upper end of each pair."""
-        return torch.maximum(*self.ends)
+        return self.ends[1] if self.cliques else torch.maximum(*self.ends)
 
     @classmethod
     def of(cls, coords: Coordinates, nodes: int) -> PairSet:
@@ -245,19 +257,13 @@ class Index:
         if not cliques:
             nobody = torch.zeros(0, dtype=torch.int64, device=groups[0].device)
             return self.matching(nobody, nobody)
-        los, his = [], []
-        for clique in cliques:
-            a, b = _triangle(clique.shape[-1], clique.device)
-            los.append(clique[:, a].flatten())
-            his.append(clique[:, b].flatten())
-        return self._with_singles(PairSet(torch.cat(los), torch.cat(his), self.nodes, cliques=cliques))
+        return self._with_singles(PairSet.partition(cliques, self.nodes))
 
     def everything(self, device: torch.device | None = None) -> Coordinates:
         """Return all coordinates in order."""
         if self.nodes < 2 or self.singles or self.layers > 1:
             return torch.arange(self.count, device=device)
-        lo, hi = _triangle(self.nodes, device)
-        return PairSet(lo, hi, self.nodes, cliques=(torch.arange(self.nodes, device=device)[None],))
+        return PairSet.partition((torch.arange(self.nodes, device=device)[None],), self.nodes)
 
     def _with_singles(self, pairs: PairSet, singles: Tensor | None = None) -> Coordinates:
         if not self.singles and self.layers == 1:

@@ -178,7 +178,7 @@ class Posted(mailbox.Slot):
 
 def _few(pairs: PairSet) -> tuple[Tensor | None, PairSet | None]:
     """Return the columns that the pairs touch and the pairs among these, where that spares reading."""
-    k = pairs.lo.shape[-1]
+    k = pairs.size
     if pairs.cliques or 4 * k > pairs.nodes:
         return None, None
     columns, place = torch.unique(torch.cat([pairs.lo, pairs.hi]), return_inverse=True)

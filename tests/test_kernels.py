@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -26,6 +27,14 @@ pytestmark = pytest.mark.skipif(not team.available(), reason="numba is not insta
 SHAPES = [(2, 2), (33, 33), (64, 31), (2, 3, 9, 20), (300, 200), (5, 2100)]
 LAYOUTS = ["rows", "columns", "mixed", "strided"]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-13}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """A test may set the number of threads; the next one finds it as it was."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:
@@ -367,7 +376,11 @@ class _Memory:
 def test_a_step_takes_memory_for_columns_not_for_matrices(
     compiled: bool, rule: selections.Selection, basis: bases.Basis, nonfinite: str
 ) -> None:
-    """Peak extra memory grows like d; without the compiled kernels a fixed buffer comes on top."""
+    """Peak extra memory grows like d; without the compiled kernels a fixed buffer comes on top.
+
+    On one thread: each has a line for every column that it works on.
+    """
+    torch.set_num_threads(1)
     peaks = {}
     for d in (256, 1024):
         param = geoopt.ManifoldParameter(torch.eye(d), manifold=geoopt.EuclideanStiefel())

@@ -127,9 +127,9 @@ class RightGivens(Basis):
     def descend_(
         self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
     ) -> tuple[Tensor, int] | None:
-        """Read and rotate disjoint columns."""
+        """Read and rotate disjoint columns, or groups of them."""
         pairs = PairSet.of(coords, point.shape[-1])
-        if not pairs.disjoint:
+        if not (pairs.disjoint or pairs.cliques):
             return None
         return descend_(point, grad, pairs, rows=False, scale=self._scale, rate=rate, check=check, move=move)
 
@@ -235,9 +235,9 @@ class LeftGivens(Basis):
     def descend_(
         self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
     ) -> tuple[Tensor, int] | None:
-        """Read and rotate disjoint rows, each pair while it is in the cache."""
+        """Read and rotate disjoint rows, each pair while it is in the cache, or groups of them."""
         pairs = PairSet.of(coords, point.shape[-2])
-        if not pairs.disjoint:
+        if not (pairs.disjoint or pairs.cliques):
             return None
         scale = self._scale(point.shape[-2], point.shape[-1])
         return descend_(point, grad, pairs, rows=True, scale=scale, rate=rate, check=check, move=move)

@@ -13,10 +13,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import alloca_once, for_range, get_or_insert_function
 from numba.extending import intrinsic
 
-__all__ = ["LINE", "VECTOR", "add_wedge", "bytes_of", "fold", "gather_square", "scatter_square", "turn_line"]
+__all__ = ["LINE", "VECTOR", "add_wedge", "bytes_of", "combine", "fold", "gather_square", "products"]
+__all__ += ["scatter_square", "turn_line"]
 
 #: Bytes.
 LINE, VECTOR = 64, 32
@@ -54,6 +55,16 @@ def spread(builder: Any, number: Any, kind: Any) -> Any:
 
 def _picked(builder: Any, a: Any, b: Any, which: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which))
+
+
+def _folded(builder: Any, some: Any) -> Any:
+    """Return the sum of the numbers of a vector."""
+    n = some.type.count
+    while n > 1:
+        n //= 2
+        low, high = (_picked(builder, some, some, [at + i for i in range(n)]) for at in (0, n))
+        some = builder.fadd(low, high)
+    return builder.extract_element(some, ir.IntType(32)(0))
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
@@ -147,13 +158,7 @@ def fold(typing_context: Any, address: Any, dtype: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = _kind(context, dtype, VECTOR)
-        some = load(builder, args[0], kind, VECTOR)
-        n = kind.count
-        while n > 1:
-            n //= 2
-            low, high = (_picked(builder, some, some, [at + i for i in range(n)]) for at in (0, n))
-            some = builder.fadd(low, high)
-        return builder.extract_element(some, ir.IntType(32)(0))
+        return _folded(builder, load(builder, args[0], kind, VECTOR))
 
     return dtype.dtype(types.int64, dtype), generate
 
@@ -175,3 +180,84 @@ def turn_line(typing_context: Any, a: Any, b: Any, s: Any, tau: Any, dtype: Any)
 
     number = dtype.dtype
     return types.void(types.int64, types.int64, number, number, dtype), generate
+
+
+def _alloca(builder: Any, kind: Any, count: int) -> list[Any]:
+    """Return places for vectors, filled with zeros; the compiler keeps them in registers."""
+    zero = ir.Constant(kind, [0.0] * kind.count)
+    places = [alloca_once(builder, kind) for _ in range(count)]
+    for place in places:
+        builder.store(zero, place)
+    return places
+
+
+@intrinsic
+def combine(
+    typing_context: Any,
+    m: Any,
+    step: Any,
+    next_: Any,
+    x: Any,
+    apart: Any,
+    n: Any,
+    out: Any,
+    below: Any,
+    dtype: Any,
+) -> Any:
+    """Write four combinations of ``n`` lines: number i is the sum over b of m[b step + i next] x[b apart].
+
+    They are written ``below`` bytes apart, from ``out`` on.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        m, step, next_, x, apart, n, out, below, _ = args
+        kind, number = _kind(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
+        sums = _alloca(builder, kind, 8)
+        with for_range(builder, n) as loop:
+            at_m = builder.add(m, builder.mul(loop.index, step))
+            at_x = builder.add(x, builder.mul(loop.index, apart))
+            halves = [load(builder, builder.add(at_x, x.type(part)), kind, number) for part in (0, VECTOR)]
+            for i in range(4):
+                place = builder.add(at_m, builder.mul(next_, m.type(i)))
+                factor = spread(builder, load(builder, place, kind.element, number), kind)
+                for half in range(2):
+                    total = sums[2 * i + half]
+                    builder.store(fused(builder, factor, halves[half], builder.load(total, typ=kind)), total)
+        for i in range(4):
+            place = builder.add(out, builder.mul(below, m.type(i)))
+            for half in range(2):
+                there = builder.add(place, m.type(half * VECTOR))
+                store(builder, builder.load(sums[2 * i + half], typ=kind), there, number)
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 8, dtype), generate
+
+
+@intrinsic
+def products(
+    typing_context: Any, u0: Any, u1: Any, u2: Any, u3: Any, v0: Any, v1: Any, n: Any, out: Any, dtype: Any
+) -> Any:
+    """Write the inner products of four with two arrays of ``n`` vectors, row by row, to ``out``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        us, vs, n, out = args[:4], args[4:6], args[6], args[7]
+        kind, number = _kind(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
+        sums = _alloca(builder, kind, 8)
+        with for_range(builder, n) as loop:
+            shift = builder.mul(loop.index, n.type(VECTOR))
+            first = [load(builder, builder.add(u, shift), kind, number) for u in us]
+            second = [load(builder, builder.add(v, shift), kind, number) for v in vs]
+            for i in range(4):
+                for j in range(2):
+                    total = sums[2 * i + j]
+                    builder.store(fused(builder, first[i], second[j], builder.load(total, typ=kind)), total)
+        for i, total in enumerate(sums):
+            store(
+                builder,
+                _folded(builder, builder.load(total, typ=kind)),
+                builder.add(out, out.type(i * number)),
+                number,
+            )
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 8, dtype), generate

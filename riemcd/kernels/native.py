@@ -13,9 +13,10 @@ from torch.compiler import is_compiling
 
 from ..index import PairSet
 from . import team
+from .clique_tasks import LARGEST, CliqueTask, small_cliques
 from .tasks import CHUNKS, PairTask, layout, transposed
 
-__all__ = ["LARGEST", "descend_", "move_together_", "only_torch", "rotate_", "serves", "steepest"]
+__all__ = ["descend_", "move_together_", "only_torch", "rotate_", "serves", "steepest"]
 __all__ += ["upper", "wedge"]
 
 _enabled = True
@@ -24,8 +25,6 @@ _STRIDED = torch.strided
 _NO_DISPATCH = Tensor.__torch_dispatch__
 _SEVEN, _EIGHT = (0,) * 7, (0,) * 8
 
-#: Groups of more columns than this are better left to matrix products.
-LARGEST = 32
 TILE = 128  # as in the compiled module, which is imported only where numba is
 
 
@@ -64,6 +63,8 @@ def _agree(x: Tensor, y: Tensor) -> bool:
 def _on_cpu(pairs: PairSet) -> bool:
     if pairs.single is not None:
         return True
+    if pairs.cliques:
+        return small_cliques(pairs)
     return (pairs.lo if pairs.order is None else pairs.order).is_cpu and pairs.size > 0
 
 
@@ -79,22 +80,34 @@ def wedge(u: Tensor, v: Tensor, pairs: PairSet, scale: float) -> Tensor | None:
     at_u, at_v = layout(u), layout(v)
     if at_u is None or at_v is None:
         return None
-    task = PairTask(pairs, u)
-    slopes = _per_pair(u, task.k)
-    task.read(at_u, at_v, (slopes.data_ptr(), 0), 0, (scale, 1.0, 0.0))
+    slopes = _per_pair(u, pairs.size)
+    out, by = (slopes.data_ptr(), 0), (scale, 1.0, 0.0)
+    if not pairs.cliques:
+        PairTask(pairs, u).read(at_u, at_v, out, 0, by)
+    elif at_u[2] == 1 == at_v[2]:
+        CliqueTask(pairs, u).read(at_u, at_v, out, by)
+    else:
+        return None
     return slopes
 
 
 def rotate_(x: Tensor, pairs: PairSet, amounts: Tensor, turn: float, rows: bool = False) -> bool:
-    """Rotate disjoint columns of ``x``, ``(*batch, n, d)``, or its rows, in place by ``turn * amounts``."""
+    """Rotate columns of ``x``, ``(*batch, n, d)``, or its rows, in place by ``turn * amounts``.
+
+    The pairs are disjoint, or those of cliques.
+    """
     if not (serves(x) and amounts.is_cpu and _on_cpu(pairs)):
         return False
     at = layout(x)
     if at is None:
         return False
+    at = transposed(at) if rows else at
+    if pairs.cliques and at[2] != 1:
+        return False
     if amounts.dtype is not x.dtype or not amounts.is_contiguous():
         amounts = amounts.to(x.dtype).contiguous()
-    PairTask(pairs, x, rows).move(transposed(at) if rows else at, amounts.data_ptr(), turn)
+    task = CliqueTask(pairs, x, rows) if pairs.cliques else PairTask(pairs, x, rows)
+    task.move(at, amounts.data_ptr(), turn)
     increment_version(x)
     return True
 
@@ -137,13 +150,14 @@ def descend_(
     check: bool,
     move: bool = True,
 ) -> tuple[Tensor, int] | None:
-    """Read the slopes of disjoint pairs and rotate along them, in one pass where memory allows.
+    """Read slopes and rotate along them, in one pass where memory allows.
 
     Parameters
     ----------
     x, grad : Tensor
         ``(*batch, n, p)``, the point and the gradient of the loss there.
     pairs : PairSet
+        Disjoint, or those of cliques.
     rows : bool
         The pairs are pairs of rows.
     scale : float
@@ -168,11 +182,20 @@ def descend_(
     if rows:  # the same on the transposed, where u = G' and v = W', and rows turn the other way
         at_x = transposed(at_x)
         u, v, turn = transposed(at_g), at_x, -scale
-    task = PairTask(pairs, x, rows)
-    amounts = _per_pair(x, task.k)
+    if pairs.cliques and not u[2] == 1 == v[2]:
+        return None
+    amounts = _per_pair(x, pairs.size)
     # Bytes of Python: looking through them takes no call of torch.
-    bad = bytearray(task.batch * task.k if check else 1)
+    bad = bytearray(amounts.numel() if check else 1)
     out = (amounts.data_ptr(), addressof(c_char.from_buffer(bad)))
+    if pairs.cliques:
+        group = CliqueTask(pairs, x, rows)
+        group.read(u, v, (out[0], out[1] if check else 0), (scale, rate, 0.0))
+        if move:
+            group.move(at_x, out[0], turn)
+            increment_version(x)
+        return amounts, bad.count(1)
+    task = PairTask(pairs, x, rows)
     if move and u[2] == 1 == v[2]:
         task.vectors(u, v, at_x, out, (1, 1, int(check)), (scale, rate, turn))
     elif move and task.few:

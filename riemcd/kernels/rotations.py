@@ -42,7 +42,7 @@ def rotate_(x: Tensor, pairs: PairSet, angles: Tensor, turn: float = 1.0, rows: 
     """
     if angles.shape[-1] == 0 or x.numel() == 0:
         return
-    if pairs.disjoint and native.rotate_(x, pairs, angles, turn, rows):
+    if (pairs.disjoint or pairs.cliques) and native.rotate_(x, pairs, angles, turn, rows):
         return
     x, angles = x.mT if rows else x, angles * turn
     if pairs.disjoint and pairs.lo.dim() == 1:

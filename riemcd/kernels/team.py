@@ -82,10 +82,18 @@ _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
     # Here, because they need numba.
-    from . import compiled, compiled_blocks, compiled_columns, compiled_pointwise, compiled_tiles
+    from . import (
+        compiled,
+        compiled_blocks,
+        compiled_cliques,
+        compiled_columns,
+        compiled_pointwise,
+        compiled_tiles,
+    )
 
     numba: Any = importlib.import_module("numba")
-    modules = (compiled, compiled_blocks, compiled_columns, compiled_pointwise, compiled_tiles)
+    modules = [compiled, compiled_blocks, compiled_columns, compiled_pointwise]
+    modules += [compiled_cliques, compiled_tiles]
     entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
 
     with _lock:

@@ -85,12 +85,11 @@ def steepest_of_product(product: Tensor) -> Tensor:
 def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor:
     """Return the wedge of some pairs, ``(*batch, k)``, reading only the columns they name."""
     wide = accumulator(u.dtype)
-    small = all(clique.shape[-1] <= native.LARGEST for clique in pairs.cliques)
-    if pairs.cliques and not (small and u.stride(-2) == 1 == v.stride(-2) and native.serves(u)):
-        return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1).mul_(scale)
     wedges = native.wedge(u, v, pairs, scale)
     if wedges is not None:
         return wedges
+    if pairs.cliques:
+        return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1).mul_(scale)
 
     def columns(x: Tensor, at: Tensor) -> Tensor:  # (*batch, rows, k)
         if at.dim() == 1:

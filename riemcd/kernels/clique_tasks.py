@@ -1,0 +1,58 @@
+"""Tasks for the compiled kernels that move groups of vectors together; see :mod:`.compiled_cliques`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..index import PairSet
+from . import team
+from .tasks import LINE, NOWHERE, Layout
+
+__all__ = ["LARGEST", "CliqueTask", "small_cliques"]
+
+#: Groups of more columns than this are better left to matrix products.
+LARGEST = 32
+_TILE = 128  # as in the compiled module, which is imported only where numba is
+
+
+def small_cliques(pairs: PairSet) -> bool:
+    """Return whether the pairs are all those of small groups, on the CPU."""
+    return bool(pairs.cliques) and all(c.is_cpu and c.shape[-1] <= LARGEST for c in pairs.cliques)
+
+
+class CliqueTask:
+    """Groups of columns (of rows, where ``rows`` says so) of some tensors, as the kernels read them."""
+
+    __slots__ = ("batch", "cliques", "k", "length", "size")
+
+    def __init__(self, pairs: PairSet, x: Tensor, rows: bool = False) -> None:
+        self.cliques = tuple(clique.contiguous() for clique in pairs.cliques)
+        self.k, self.length = pairs.size, x.shape[-1 if rows else -2]
+        self.batch, self.size = x.shape[:-2].numel(), x.element_size()
+
+    def read(self, u: Layout, v: Layout, out: tuple[int, int], by: tuple[float, float, float]) -> None:
+        """Write ``by[0] * by[1]`` times the wedges to ``out``, and whether they are finite where asked to."""
+        self._run("read_cliques", u, v, out, by)
+
+    def move(self, x: Layout, amounts: int, turn: float) -> None:
+        """Rotate by ``turn`` times the amounts."""
+        self._run("turn_cliques", x, NOWHERE, (amounts, 0), (0.0, 0.0, turn))
+
+    def _run(
+        self, name: str, x: Layout, y: Layout, out: tuple[int, int], by: tuple[float, float, float]
+    ) -> None:
+        slots, offset = max(1, torch.get_num_threads()), 0
+        for nodes in self.cliques:
+            groups, r = nodes.shape
+            whole = -(-r // 8) * 8
+            # Seven small matrices of doubles, and a piece of each vector beside four results.
+            room = 8 * (7 * whole * whole + (whole + 4) * _TILE)
+            scratch = torch.empty(slots * room + LINE, dtype=torch.uint8)
+            buffer = -(-scratch.data_ptr() // LINE) * LINE
+            numbers = (
+                *(x[0], x[1], x[3], y[0], y[1], y[3], nodes.data_ptr(), groups, r, self.length, self.batch),
+                *(out[0], self.k, offset, out[1], slots, room, buffer, 0, 0),
+            )
+            team.run(name, self.size, numbers, by, self.batch * nodes.numel() * self.length)
+            offset += groups * (r * (r - 1) // 2)
