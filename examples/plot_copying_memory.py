@@ -38,7 +38,7 @@ plt.rcParams.update({"font.size": 12})
 # with :math:`K` letters and a delay of :math:`L`. It takes no memory to get there; below it, something is
 # remembered.
 
-LETTERS, RECALL, DELAY, HIDDEN, BATCH, ITERATIONS = 8, 5, 50, 32, 32, 180
+LETTERS, RECALL, DELAY, HIDDEN, BATCH, ITERATIONS = 8, 5, 50, 32, 32, 150
 
 memoryless = RECALL * math.log(LETTERS) / (DELAY + 2 * RECALL)
 

@@ -74,7 +74,7 @@ RATES = {False: (0.3, 1.0), True: (1e-2, 3e-2)}  # for plain and for adaptive st
 # shown. The clock counts the processor's time of forward, backward and step, so that a busy machine does
 # not disturb it; measuring is not on it.
 
-STEPS, BATCH, EVERY = 120, 64, 10
+STEPS, BATCH, EVERY = 100, 64, 10
 
 
 def run(make, lr, steps=STEPS):
@@ -111,9 +111,8 @@ for name, make in OPTIMIZERS.items():
 # What came out
 # -------------
 # Per iteration, groups of columns lead: a step takes every rotation inside of them. In seconds things look
-# different. Matrices of this size are cheap to factorise, so that geoopt's optimizers and random matchings,
-# the default of ``SRCD``, lie close together, while groups and the search for the steepest rotations spend
-# more on bookkeeping than on turning columns.
+# different. Matrices of this size are cheap to factorise, so that nearly all lie close together; only the
+# search for the steepest rotations spends more on bookkeeping than on turning columns.
 #
 # The rotations of a step need no factorisation; their rounding adds up slowly. A factorisation at every
 # step starts afresh each time. ``SRCD(..., stabilize=n)`` does so once in :math:`n` steps, for those who
