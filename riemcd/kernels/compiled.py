@@ -5,7 +5,7 @@ the part of it that belongs to the thread it runs on. It allocates nothing, take
 interpreter, so that any thread may run it. Importing this module needs numba.
 
 numba looks at the age of one file only when it decides whether what it has cached still holds: whoever
-changes `at` or `share` must touch the other file of kernels too.
+changes `at`, `share` or `take`, or the instructions of `.lanes`, must touch the other file of kernels too.
 
 Indices are unsigned: numba wraps negative ones around, which costs a comparison per element.
 """
@@ -21,7 +21,9 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "share"]
+from .lanes import LINE, bytes_of, turn_ahead
+
+__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "share", "take"]
 
 #: Names under which the team must be known to the linker before anything is compiled or loaded.
 THREAD_NUM, NUM_THREADS = "riemcd_thread_num", "riemcd_num_threads"
@@ -57,6 +59,21 @@ def share(task: Any, items: int) -> Any:
     return items * t // parts, items * (t + 1) // parts
 
 
+@intrinsic
+def _add_atomically(typing_context: Any, address: Any, amount: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
+        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@njit(nogil=True, inline="always")
+def take(task: Any, items: int) -> int:
+    """Return the first of some items that no thread has taken yet, and take them."""
+    return _add_atomically(carray(at(task, 25, np.int64), (1,))[0], items)
+
+
 @njit(nogil=True, fastmath=_SUM)
 def _wedge(a: Any, b: Any, g: Any, h: Any, n: int, zero: Any) -> Any:
     """Return the sum of a h - b g, summed in blocks."""
@@ -78,45 +95,78 @@ def _turn(a: Any, b: Any, n: int, s: Any, tau: Any) -> None:
         b[i] = y + s * (x - tau * y)
 
 
+@njit(nogil=True, inline="always")
+def _place(q: Any, item: int) -> Any:
+    """Return the element of the batch and the ends of a pair."""
+    e = item // q[15]
+    m = item - e * q[15]
+    i = carray(at(q[9], e * q[11] + m, np.int64), (1,))[0]
+    j = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
+    return e, min(i, j), max(i, j)
+
+
+@njit(nogil=True)
+def _move(q: Any, item: int, following: int, angle: float, dtype: Any) -> None:
+    """Rotate one pair, and call for what is read of the following one."""
+    size, n = bytes_of(dtype), q[16]
+    e, lo, hi = _place(q, item)
+    s, tau = dtype(math.sin(angle)), dtype(math.tan(0.5 * angle))
+    x, y = q[6] + size * (e * q[7] + lo * q[8]), q[6] + size * (e * q[7] + hi * q[8])
+    e, i, j = _place(q, following)
+    a, b = q[0] + size * (e * q[1] + i * q[2]), q[0] + size * (e * q[1] + j * q[2])
+    g, h = q[3] + size * (e * q[4] + i * q[5]), q[3] + size * (e * q[4] + j * q[5])
+    if not q[17]:  # nothing will be read: what is rotated is what is called for
+        a, b = q[6] + size * (e * q[7] + i * q[8]), q[6] + size * (e * q[7] + j * q[8])
+        g, h = a, b
+    lines = n * size // LINE
+    turn_ahead(x, y, lines, s, tau, a, b, g, h, dtype)
+    rest = lines * LINE // size
+    _turn(carray(at(x, rest, dtype), (n - rest,)), carray(at(y, rest, dtype), (n - rest,)), n - rest, s, tau)
+
+
+@njit(nogil=True)
+def _slope(q: Any, item: int, dtype: Any) -> float:
+    """Read the wedge of one pair."""
+    e, lo, hi = _place(q, item)
+    n = q[16]
+    return _wedge(
+        carray(at(q[0], e * q[1] + lo * q[2], dtype), (n,)),
+        carray(at(q[0], e * q[1] + hi * q[2], dtype), (n,)),
+        carray(at(q[3], e * q[4] + lo * q[5], dtype), (n,)),
+        carray(at(q[3], e * q[4] + hi * q[5], dtype), (n,)),
+        n,
+        dtype(0),
+    )
+
+
 @njit(nogil=True)
 def _vectors(task: Any, dtype: Any) -> None:
     """Read slopes of pairs of contiguous vectors, or rotate them, or both in one pass.
 
-    A pair is read and rotated while it is in the cache: the memory traffic is that of plain SGD.
+    A pair is read and rotated while it is in the cache: the memory traffic is that of plain SGD. Threads
+    take some pairs at a time, so that one that comes late leaves its work to the others.
     """
     q = carray(at(task, 2, np.int64), (20,))
     scale, rate, turn = carray(at(task, 22, np.float64), (3,))
-    batch, k, n, reads, moves, skips = q[14], q[15], q[16], q[17], q[18], q[19]
-    start, stop = share(task, batch * k)
-    zero = dtype(0)
-    for item in range(start, stop):
-        e = item // k
-        m = item - e * k
-        i = carray(at(q[9], e * q[11] + m, np.int64), (1,))[0]
-        j = carray(at(q[10], e * q[11] + m, np.int64), (1,))[0]
-        lo, hi = min(i, j), max(i, j)
-        out = carray(at(q[12], item, dtype), (1,))
-        if reads:
-            slope = scale * _wedge(
-                carray(at(q[0], e * q[1] + lo * q[2], dtype), (n,)),
-                carray(at(q[0], e * q[1] + hi * q[2], dtype), (n,)),
-                carray(at(q[3], e * q[4] + lo * q[5], dtype), (n,)),
-                carray(at(q[3], e * q[4] + hi * q[5], dtype), (n,)),
-                n,
-                zero,
-            )
-            amount = rate * slope
-            if skips:
-                carray(at(q[13], item, np.bool_), (1,))[0] = not math.isfinite(slope)
-                if not math.isfinite(slope):
-                    amount = 0.0
-            out[0] = amount
-        if moves:
+    items, reads, moves, skips = q[14] * q[15], q[17], q[18], q[19]
+    some = max(1, _BLOCK * 8 // max(1, q[16]))
+    start = take(task, some)
+    while start < items:
+        stop = min(start + some, items)
+        for item in range(start, stop):
+            out = carray(at(q[12], item, dtype), (1,))
+            if reads:
+                slope = scale * _slope(q, item, dtype)
+                amount = rate * slope
+                if skips:
+                    carray(at(q[13], item, np.bool_), (1,))[0] = not math.isfinite(slope)
+                    if not math.isfinite(slope):
+                        amount = 0.0
+                out[0] = amount
             angle = turn * np.float64(out[0])
-            if angle != 0.0:
-                a = carray(at(q[6], e * q[7] + lo * q[8], dtype), (n,))
-                b = carray(at(q[6], e * q[7] + hi * q[8], dtype), (n,))
-                _turn(a, b, n, dtype(math.sin(angle)), dtype(math.tan(0.5 * angle)))
+            if moves and angle != 0.0:
+                _move(q, item, min(item + 1, stop - 1), angle, dtype)
+        start = take(task, some)
 
 
 @njit(nogil=True)

@@ -14,7 +14,8 @@ import numpy as np
 from numba import carray, njit
 
 from .compiled import at, share
-from .lanes import LINE, VECTOR, add_wedge, bytes_of, fold, gather_square, scatter_square, turn_line
+from .lanes import LINE, VECTOR, add_wedge, bytes_of, fold, turn_line
+from .squares import gather_square, scatter_square
 
 __all__ = ["ENTRIES"]
 

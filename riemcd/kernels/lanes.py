@@ -16,14 +16,25 @@ from numba import types
 from numba.core.cgutils import alloca_once, for_range, get_or_insert_function
 from numba.extending import intrinsic
 
-__all__ = ["LINE", "VECTOR", "add_wedge", "bytes_of", "combine", "fold", "gather_square", "products"]
-__all__ += ["scatter_square", "turn_line"]
+__all__ = [
+    "LINE",
+    "VECTOR",
+    "add_wedge",
+    "bytes_of",
+    "combine",
+    "fold",
+    "fused",
+    "load",
+    "picked",
+    "products",
+]
+__all__ += ["spread", "store", "turn_ahead", "turn_line", "vector_of"]
 
 #: Bytes.
 LINE, VECTOR = 64, 32
 
 
-def _kind(context: Any, dtype: Any, size: int) -> Any:
+def vector_of(context: Any, dtype: Any, size: int) -> Any:
     """Return the type of as many numbers as fill ``size`` bytes."""
     number = context.get_value_type(dtype.dtype)
     return ir.VectorType(number, size * 8 // dtype.dtype.bitwidth)
@@ -53,7 +64,7 @@ def spread(builder: Any, number: Any, kind: Any) -> Any:
     return builder.shuffle_vector(single, single, zeros)
 
 
-def _picked(builder: Any, a: Any, b: Any, which: list[int]) -> Any:
+def picked(builder: Any, a: Any, b: Any, which: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which))
 
 
@@ -62,51 +73,9 @@ def _folded(builder: Any, some: Any) -> Any:
     n = some.type.count
     while n > 1:
         n //= 2
-        low, high = (_picked(builder, some, some, [at + i for i in range(n)]) for at in (0, n))
+        low, high = (picked(builder, some, some, [at + i for i in range(n)]) for at in (0, n))
         some = builder.fadd(low, high)
     return builder.extract_element(some, ir.IntType(32)(0))
-
-
-def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
-    """Exchange blocks of one, two, four ... numbers across the diagonal."""
-    n, rows, apart = len(rows), list(rows), 1
-    while apart < n:
-        upper = [j if not j & apart else n + j - apart for j in range(n)]
-        lower = [j + apart if not j & apart else n + j for j in range(n)]
-        for i in range(n):
-            if not i & apart:
-                a, b = rows[i], rows[i + apart]
-                rows[i], rows[i + apart] = _picked(builder, a, b, upper), _picked(builder, a, b, lower)
-        apart *= 2
-    return rows
-
-
-def _rows(builder: Any, first: Any, apart: Any, valid: Any, nowhere: Any, n: int) -> list[Any]:
-    """Return the addresses of ``n`` rows; those from ``valid`` on lie at ``nowhere``."""
-    found = []
-    for r in range(n):
-        number = first.type(r)
-        there = builder.add(first, builder.mul(apart, number))
-        found.append(builder.select(builder.icmp_signed("<", number, valid), there, nowhere))
-    return found
-
-
-def _square(gathers: bool) -> Any:
-    def typed(typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any):
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = _kind(context, dtype, VECTOR)
-            number = dtype.dtype.bitwidth // 8
-            rows = _rows(builder, *args[:4], kind.count)
-            lines = [builder.add(args[4], args[4].type(LINE * c)) for c in range(kind.count)]
-            source, target = (rows, lines) if gathers else (lines, rows)
-            some = [load(builder, address, kind, number) for address in source]
-            for value, address in zip(_transposed(builder, some), target, strict=True):
-                store(builder, value, address, number)
-            return context.get_dummy_value()
-
-        return types.void(*(types.int64,) * 5, dtype), generate
-
-    return typed
 
 
 @intrinsic
@@ -120,27 +89,11 @@ def bytes_of(typing_context: Any, dtype: Any) -> Any:
 
 
 @intrinsic
-def gather_square(
-    typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any
-):
-    """Copy a square, as many rows and columns as a vector holds, into lines: each gets one column."""
-    return _square(True)(typing_context, first, apart, valid, nowhere, near, dtype)
-
-
-@intrinsic
-def scatter_square(
-    typing_context: Any, first: Any, apart: Any, valid: Any, nowhere: Any, near: Any, dtype: Any
-):
-    """Copy a square back from lines."""
-    return _square(False)(typing_context, first, apart, valid, nowhere, near, dtype)
-
-
-@intrinsic
 def add_wedge(typing_context: Any, first: Any, second: Any, total: Any, dtype: Any) -> Any:
     """Add u_i v_j - u_j v_i to the vector at ``total``; one line has u_i and v_i, the other u_j and v_j."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = _kind(context, dtype, VECTOR)
+        kind = vector_of(context, dtype, VECTOR)
         (ui, vi), (uj, vj) = (
             [load(builder, builder.add(line, line.type(part)), kind, VECTOR) for part in (0, VECTOR)]
             for line in args[:2]
@@ -157,7 +110,7 @@ def fold(typing_context: Any, address: Any, dtype: Any) -> Any:
     """Return the sum of the numbers of a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = _kind(context, dtype, VECTOR)
+        kind = vector_of(context, dtype, VECTOR)
         return _folded(builder, load(builder, args[0], kind, VECTOR))
 
     return dtype.dtype(types.int64, dtype), generate
@@ -168,7 +121,7 @@ def turn_line(typing_context: Any, a: Any, b: Any, s: Any, tau: Any, dtype: Any)
     """Rotate two lines by increments: a -= s (b + tau a), b += s (a - tau b)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = _kind(context, dtype, LINE)
+        kind = vector_of(context, dtype, LINE)
         x, y = load(builder, args[0], kind, LINE), load(builder, args[1], kind, LINE)
         sine, half = spread(builder, args[2], kind), spread(builder, args[3], kind)
         minus = builder.fneg(half)
@@ -211,7 +164,7 @@ def combine(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         m, step, next_, x, apart, n, out, below, _ = args
-        kind, number = _kind(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
+        kind, number = vector_of(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
         sums = _alloca(builder, kind, 8)
         with for_range(builder, n) as loop:
             at_m = builder.add(m, builder.mul(loop.index, step))
@@ -241,7 +194,7 @@ def products(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         us, vs, n, out = args[:4], args[4:6], args[6], args[7]
-        kind, number = _kind(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
+        kind, number = vector_of(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
         sums = _alloca(builder, kind, 8)
         with for_range(builder, n) as loop:
             shift = builder.mul(loop.index, n.type(VECTOR))
@@ -261,3 +214,47 @@ def products(
         return context.get_dummy_value()
 
     return types.void(*(types.int64,) * 8, dtype), generate
+
+
+@intrinsic
+def turn_ahead(
+    typing_context: Any,
+    a: Any,
+    b: Any,
+    n: Any,
+    s: Any,
+    tau: Any,
+    a1: Any,
+    b1: Any,
+    g1: Any,
+    h1: Any,
+    dtype: Any,
+) -> Any:
+    """Rotate two arrays of ``n`` lines by increments, and call for the lines of the four that come next."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a, b, n, s, tau = args[:5]
+        kind, number = vector_of(context, dtype, VECTOR), dtype.dtype.bitwidth // 8
+        sine, half = spread(builder, s, kind), spread(builder, tau, kind)
+        less, minus = builder.fneg(sine), builder.fneg(half)
+        with for_range(builder, n) as loop:
+            shift = builder.mul(loop.index, n.type(LINE))
+            for address in args[5:9]:
+                _call_for(builder, builder.add(address, shift))
+            for part in (0, VECTOR):
+                at_a, at_b = (builder.add(x, builder.add(shift, n.type(part))) for x in (a, b))
+                x, y = load(builder, at_a, kind, number), load(builder, at_b, kind, number)
+                store(builder, fused(builder, less, fused(builder, half, x, y), x), at_a, number)
+                store(builder, fused(builder, sine, fused(builder, minus, y, x), y), at_b, number)
+        return context.get_dummy_value()
+
+    real = dtype.dtype
+    return types.void(*(types.int64,) * 3, real, real, *(types.int64,) * 4, dtype), generate
+
+
+def _call_for(builder: Any, address: Any) -> None:
+    """Ask for the line at an address to be brought near."""
+    byte, word = ir.PointerType(ir.IntType(8)), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, byte), word(0), word(3), word(1)])

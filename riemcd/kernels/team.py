@@ -14,6 +14,7 @@ import importlib
 import os
 import struct
 import threading
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,8 +25,9 @@ import torch
 
 __all__ = ["TASK", "available", "run"]
 
-#: (t, parts), twenty integers and three doubles. A task with parts = 0 is shared by a team.
-TASK = struct.Struct("@22q3d")
+#: (t, parts), twenty integers, three doubles, and where to count what has been taken. A task with parts = 0
+#: is shared by a team.
+TASK = struct.Struct("@22q3dq")
 _LIBRARIES = ("libgomp*.so*", "libiomp5.so", "libomp.so")
 _forked = False
 _lock = threading.Lock()
@@ -117,14 +119,16 @@ def run(name: str, size: int, numbers: tuple[int, ...], factors: tuple[float, ..
     """Run a kernel on a task of ``work`` numbers of ``size`` bytes; small ones on this thread alone."""
     address, call, _ = _kernels.get((name, size)) or _load(name, size)
     threads = 1 if work < 32768 or _forked else torch.get_num_threads()
+    taken = array("q", (0,))
+    last = (*numbers, *factors, taken.buffer_info()[0])
     if threads == 1:
-        call(TASK.pack(0, 1, *numbers, *factors))
+        call(TASK.pack(0, 1, *last))
         return
     library = _openmp()
     if library is not None:
-        library.GOMP_parallel(address, TASK.pack(0, 0, *numbers, *factors), threads, 0)
+        library.GOMP_parallel(address, TASK.pack(0, 0, *last), threads, 0)
         return
-    tasks = [TASK.pack(t, threads, *numbers, *factors) for t in range(threads)]
+    tasks = [TASK.pack(t, threads, *last) for t in range(threads)]
     waiting = [_pool(threads).submit(call, task) for task in tasks[1:]]
     call(tasks[0])
     for one in waiting:
