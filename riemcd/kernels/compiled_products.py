@@ -79,9 +79,9 @@ class _Tile:
             for phi, value in zip(phi_row, row, strict=True):
                 phi.add_incoming(value, block)
 
-    def write(self, a: Any, stride: Any, panel: Any, depth: Any, c: Any) -> None:
+    def write(self, a: Any, stride: Any, panel: Any, depth: Any, c: Any, ahead: Any) -> None:
         build, width = self.builder, _VECTORS * self.lanes
-        places = [self.vectors_at(c, _I64(r * width)) for r in range(self.rows)]
+        places = [self.vectors_at(c, build.mul(ahead, _I64(r))) for r in range(self.rows)]
         starts = [self.load(row) for row in places]
         heads = [build.gep(a, [build.mul(stride, _I64(r))]) for r in range(self.rows)]
         before = build.block
@@ -114,12 +114,12 @@ class _Tile:
 
 def _tile(rows: int) -> Callable[..., None]:
     @intrinsic
-    def add(typing_context: Any, a: Any, stride: Any, panel: Any, depth: Any, c: Any) -> Any:
+    def add(typing_context: Any, a: Any, stride: Any, panel: Any, depth: Any, c: Any, ahead: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _Tile(builder, rows, a.dtype, context.get_value_type(a.dtype)).write(*args)
             return context.get_dummy_value()
 
-        return types.void(a, types.int64, panel, types.int64, c), generate
+        return types.void(a, types.int64, panel, types.int64, c, types.int64), generate
 
     return add
 
@@ -129,33 +129,45 @@ _four, _three, _two, _one = (_tile(rows) for rows in (4, 3, 2, 1))
 
 @njit(nogil=True)
 def products(
-    a: int, start: int, stride: int, panel: int, depth: int, c: int, rows: int, width: int, dtype: Any
+    a: int,
+    start: int,
+    stride: int,
+    panels: int,
+    depth: int,
+    c: int,
+    rows: int,
+    many: int,
+    width: int,
+    dtype: Any,
 ) -> None:
-    """Add the product of some rows with a panel to ``c``, ``(rows, width)``.
+    """Add the product of some rows with some panels to ``c``, ``(rows, many * width)``.
 
     Parameters
     ----------
     a, start, stride : int
         Where the rows are: an address, the element at which they begin, and from row to row.
-    panel, depth : int
-        The address of ``(depth, width)``.
-    c, rows, width : int
+    panels, depth : int
+        The address of ``(many, depth, width)``.
+    c, rows, many, width : int
     """
     apart()
-    for k in range(0, depth, _DEPTH):
-        deep = min(depth - k, _DEPTH)
-        b = at(panel, k * width, dtype)
-        r = 0
-        while r + _ROWS <= rows:
-            _four(at(a, start + r * stride + k, dtype), stride, b, deep, at(c, r * width, dtype))
-            r += _ROWS
-        left, x, y = rows - r, at(a, start + r * stride + k, dtype), at(c, r * width, dtype)
-        if left == 3:
-            _three(x, stride, b, deep, y)
-        elif left == 2:
-            _two(x, stride, b, deep, y)
-        elif left == 1:
-            _one(x, stride, b, deep, y)
+    ahead = many * width
+    for p in range(many):
+        for k in range(0, depth, _DEPTH):
+            deep = min(depth - k, _DEPTH)
+            b = at(panels, (p * depth + k) * width, dtype)
+            r = 0
+            while r + _ROWS <= rows:
+                x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
+                _four(x, stride, b, deep, y, ahead)
+                r += _ROWS
+            x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
+            if rows - r == 3:
+                _three(x, stride, b, deep, y, ahead)
+            elif rows - r == 2:
+                _two(x, stride, b, deep, y, ahead)
+            elif rows - r == 1:
+                _one(x, stride, b, deep, y, ahead)
 
 
 @njit(nogil=True)

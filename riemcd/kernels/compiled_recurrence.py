@@ -19,6 +19,8 @@ from .compiled_products import apart, products
 
 __all__ = ["ENTRIES"]
 
+_SPAN = 8  # panels that are worked on together: rows long enough for loops over them, and all in the cache
+
 #: Numbers by which functions are known here; any other is the identity.
 _MODRELU, _RELU, _TANH = 1, 2, 3
 
@@ -76,6 +78,20 @@ def _tanh(x: Any) -> Any:
 @overload(_tanh)
 def _tanh_of(x: Any) -> Any:
     return _tanh_f4 if x is types.float32 else _tanh_f8
+
+
+@njit(nogil=True)
+def _copy(a: Any, b: Any, n: int) -> None:
+    apart()
+    for j in range(n):
+        b[j] = a[j]
+
+
+@njit(nogil=True)
+def _add(a: Any, b: Any, n: int) -> None:
+    apart()
+    for j in range(n):
+        b[j] += a[j]
 
 
 @njit(nogil=True)
@@ -146,40 +162,28 @@ def _forward(task: Any, dtype: Any) -> None:
         q[16],
     )
     zero, size = dtype(0), width * q[17]
+    panels = (d + width - 1) // width
     start, stop = share(task, (batch + each - 1) // each)
     for group in range(start, stop):
         top = group * each
         rows = min(each, batch - top)
-        c = room + top * size
+        c = room + top * _SPAN * size
         for t in range(steps):
-            for p in range((d + width - 1) // width):
-                left, n = p * width, min(width, d - p * width)
-                tile = carray(at(c, 0, dtype), (rows, width))
-                for r in range(rows):
-                    for j in range(width):
-                        tile[r, j] = zero
-                if added != 0:
-                    b = carray(at(added, left, dtype), (n,))
+            now, before = t * x_step + top * x_row, (t * batch + top) * d
+            for p in range(0, panels, _SPAN):
+                left, many = p * width, min(_SPAN, panels - p)
+                n = min(many * width, d - left)
+                tile = carray(at(c, 0, dtype), (rows, many * width))
+                if added == 0:
+                    tile[:] = zero
+                else:
                     for r in range(rows):
-                        for j in range(n):
-                            tile[r, j] = b[j]
-                products(
-                    x,
-                    t * x_step + top * x_row,
-                    x_row,
-                    inward + p * features * size,
-                    features,
-                    c,
-                    rows,
-                    width,
-                    dtype,
-                )
+                        _copy(carray(at(added, left, dtype), (n,)), tile[r], n)
+                products(x, now, x_row, inward + p * features * size, features, c, rows, many, width, dtype)
                 if t >= first:
-                    products(
-                        states, (t * batch + top) * d, d, across + p * d * size, d, c, rows, width, dtype
-                    )
+                    products(states, before, d, across + p * d * size, d, c, rows, many, width, dtype)
                 for r in range(rows):
-                    h = carray(at(states, ((t + 1) * batch + top + r) * d + left, dtype), (n,))
+                    h = carray(at(states, before + (batch + r) * d + left, dtype), (n,))
                     _apply(code, tile[r], carray(at(own, left, dtype), (n,)), h, n, zero)
 
 
@@ -216,38 +220,31 @@ def _backward(task: Any, dtype: Any) -> None:
     )
     start, stop, batch, d, code, each, width = q[10], q[11], q[12], q[13], q[14], q[15], q[16]
     last, size = q[17], q[18]  # the last step of which a product is wanted, bytes per number
+    panels = (d + width - 1) // width
     first, beyond = share(task, (batch + each - 1) // each)
     for group in range(first, beyond):
         top = group * each
         rows = min(each, batch - top)
-        c = room + top * width * size
-        tile = carray(at(c, 0, dtype), (rows, width))
+        c = room + top * _SPAN * width * size
         _back(q, code, stop - 1, top, rows, 0, d, dh + top * d * size, d, dtype)
         for t in range(stop - 1, last - 1, -1):
-            for p in range((d + width - 1) // width):
-                left, n = p * width, min(width, d - p * width)
-                for r in range(rows):
-                    for j in range(width):
-                        tile[r, j] = dtype(0)
-                at_step = ((t - start) * batch + top) * d
-                products(deltas, at_step, d, across + p * d * width * size, d, c, rows, width, dtype)
+            now = ((t - start) * batch + top) * d
+            for p in range(0, panels, _SPAN):
+                left, many = p * width, min(_SPAN, panels - p)
+                n = min(many * width, d - left)
+                tile = carray(at(c, 0, dtype), (rows, many * width))
+                tile[:] = dtype(0)
+                products(deltas, now, d, across + p * d * width * size, d, c, rows, many, width, dtype)
                 for r in range(rows):
                     if kept != 0:
-                        copy = carray(at(kept, at_step + r * d + left, dtype), (n,))
-                        for j in range(n):
-                            copy[j] = tile[r, j]
+                        _copy(tile[r], carray(at(kept, now + r * d + left, dtype), (n,)), n)
                     if outer != 0 and t > 0:
-                        o = carray(
-                            at(outer, (t - 1) * outer_step + (top + r) * outer_row + left, dtype), (n,)
-                        )
-                        for j in range(n):
-                            tile[r, j] += o[j]
+                        given = (t - 1) * outer_step + (top + r) * outer_row + left
+                        _add(carray(at(outer, given, dtype), (n,)), tile[r], n)
                     if t == start:
-                        carried = carray(at(dh, (top + r) * d + left, dtype), (n,))
-                        for j in range(n):
-                            carried[j] = tile[r, j]
+                        _copy(tile[r], carray(at(dh, (top + r) * d + left, dtype), (n,)), n)
                 if t > start:
-                    _back(q, code, t - 1, top, rows, left, n, c, width, dtype)
+                    _back(q, code, t - 1, top, rows, left, n, c, many * width, dtype)
 
 
 # Entries have names of their own, because numba finds what it has cached by name.

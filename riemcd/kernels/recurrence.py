@@ -10,6 +10,7 @@ from . import native, team
 __all__ = ["Panels", "backward_", "forward_", "panels_for"]
 
 _PANEL = 96  # bytes of a row of a panel, as in the compiled module, which is imported only where numba is
+_SPAN = 8  # panels, as there
 _TILE = 4  # rows that are worked on at once
 _GROUP = 64  # rows whose states stay in the cache beside a panel
 _FEW, _LARGE = 16, 1 << 18  # with fewer rows for a thread, products with a larger matrix are torch's
@@ -94,7 +95,7 @@ def forward_(
     x, (_, batch, d), size = _rows(x), states.shape, states.element_size()
     inner, outer = Panels(across.mT), Panels(inward.mT)
     each, width = _group(batch), _PANEL // size
-    room = torch.empty((batch + each) * width, dtype=states.dtype)
+    room = torch.empty((batch + each) * _SPAN * width, dtype=states.dtype)
     b = None if bias is None else bias.contiguous()
     own, added = (0, 0) if b is None else (b.data_ptr(), 0) if owns_bias else (0, b.data_ptr())
     if owns_bias and b is None:
@@ -152,7 +153,7 @@ def backward_(
     """
     (steps, batch, d), size = delta.shape, delta.element_size()
     each, width = _group(batch), _PANEL // size
-    room = torch.empty((batch + each) * width, dtype=delta.dtype)
+    room = torch.empty((batch + each) * _SPAN * width, dtype=delta.dtype)
     above = (0, 0, 0) if outer is None else (outer.data_ptr(), outer.stride(0), outer.stride(1))
     at_kept, at_sums = (0 if x is None else x.data_ptr() for x in (kept, sums))
     numbers = (
