@@ -9,6 +9,7 @@ import torch
 
 from riemcd import SRCD, bases, selections
 from riemcd.kernels import native, recurrence, team
+from riemcd.kernels.cliques import clique_products
 from riemcd.nn import OrthogonalRNN
 from riemcd.nn.nonlinearities import NONLINEARITIES
 
@@ -212,3 +213,27 @@ def test_a_forked_child_can_run_it():
     child.join(60)
     assert child.exitcode == 0
     assert queue.get() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "d", "groups", "r"), [(1, 8, 1, 8), (5, 30, 3, 10), (700, 190, 10, 19), (300, 130, 2, 64)]
+)
+def test_products_inside_groups_of_columns(threads, rows, d, groups, r, dtype):
+    u, v = torch.randn(2, rows, d + 3, dtype=dtype)[..., :d].unbind(0)
+    nodes = torch.randperm(d)[: groups * r].view(groups, r)
+    found = clique_products(u, v, nodes)
+    expected = torch.einsum("kci,kcj->cij", u[:, nodes].double(), v[:, nodes].double())
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-13
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+    torch.set_num_threads(1)
+    assert torch.equal(found, clique_products(u, v, nodes))
+
+
+def test_groups_that_are_not_served():
+    u = torch.randn(10, 40)
+    nodes = torch.arange(40)
+    assert clique_products(u, u, nodes.view(10, 4)) is None
+    assert clique_products(u.mT.contiguous().mT, u, nodes.view(4, 10)) is None
+    assert clique_products(u, u.double(), nodes.view(4, 10)) is None
+    assert clique_products(u[None], u[None], nodes.view(4, 10)) is None

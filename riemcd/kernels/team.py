@@ -85,6 +85,7 @@ def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     from . import (
         compiled,
         compiled_blocks,
+        compiled_cliques,
         compiled_columns,
         compiled_pointwise,
         compiled_products,
@@ -94,7 +95,7 @@ def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     numba: Any = importlib.import_module("numba")
     modules = (
         *(compiled, compiled_blocks, compiled_columns, compiled_pointwise),
-        *(compiled_products, compiled_recurrence),
+        *(compiled_cliques, compiled_products, compiled_recurrence),
     )
     entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
 
