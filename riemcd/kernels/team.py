@@ -87,15 +87,20 @@ def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     from . import (
         compiled,
         compiled_blocks,
+        compiled_clique_products,
         compiled_cliques,
         compiled_columns,
         compiled_pointwise,
+        compiled_products,
+        compiled_recurrence,
         compiled_tiles,
     )
 
     numba: Any = importlib.import_module("numba")
-    modules = [compiled, compiled_blocks, compiled_columns, compiled_pointwise]
-    modules += [compiled_cliques, compiled_tiles]
+    modules = (
+        *(compiled, compiled_blocks, compiled_clique_products, compiled_cliques, compiled_columns),
+        *(compiled_pointwise, compiled_products, compiled_recurrence, compiled_tiles),
+    )
     entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
 
     with _lock:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..components import Block
 from ..index import PairSet
 from . import native
+from .cliques import clique_products
 
 __all__ = ["steepest_of_product", "wedge_all", "wedge_at", "wedge_of_product", "wedge_steepest"]
 
@@ -108,6 +109,9 @@ def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor
 
 def _of_cliques(u: Tensor, v: Tensor, block: Block, wide: torch.dtype) -> Tensor:
     """Return the wedges inside cliques: one small product each, r x rows x r."""
+    found = clique_products(u, v, block.nodes)
+    if found is not None:
+        return found[block.which, block.a, block.b] - found[block.which, block.b, block.a]
     c, r = block.nodes.shape
     product = torch.zeros((*u.shape[:-2], c, r, r), dtype=wide, device=u.device)
     rooms = Room(), Room()

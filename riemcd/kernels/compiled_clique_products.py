@@ -1,0 +1,74 @@
+"""Products of columns inside groups, compiled; the rules are those of :mod:`riemcd.kernels.compiled`."""
+
+from __future__ import annotations
+
+# What numba compiles has the types of numba, not of Python.
+# mypy: ignore-errors
+from typing import Any
+
+import numpy as np
+from numba import carray, njit
+
+from .compiled import at, share
+from .compiled_products import products
+
+__all__ = ["ENTRIES"]
+
+_DEEP = 64  # rows that are gathered at once
+_LONG = 80  # room for them in a row: at powers of two, rows would push each other out of the cache
+
+
+@njit(nogil=True)
+def _clique_products(task: Any, dtype: Any) -> None:
+    """Write uᵀv inside every group of columns, a sum for each chunk of rows.
+
+    Columns of u are gathered into rows, those of v into panels: then a group is one product.
+    """
+    q = carray(at(task, 2, np.int64), (20,))
+    u, u_row, v, v_row, out, room = q[0], q[1], q[2], q[3], q[5], q[6]
+    rows, groups, r, chunks, width, size = q[7], q[8], q[9], q[10], q[11], q[12]
+    many = (r + width - 1) // width
+    ahead = many * width
+    nodes = carray(at(q[4], 0, np.int64), (groups, r))
+    start, stop = share(task, q[13])  # slots, one for each thread at most, which have a room each
+    near = room + start * groups * (r + ahead) * _LONG * size
+    left = carray(at(near, 0, dtype), (groups, r, _LONG))
+    beside = near + groups * r * _LONG * size
+    right = carray(at(beside, 0, dtype), (groups, many, _DEEP, width))
+    if start < stop:
+        right[:] = dtype(0)
+    for chunk in range(chunks * start // q[13], chunks * stop // q[13]):
+        first, last = rows * chunk // chunks, rows * (chunk + 1) // chunks
+        sums = out + chunk * groups * r * ahead * size
+        carray(at(sums, 0, dtype), (groups, r, ahead))[:] = dtype(0)
+        for top in range(first, last, _DEEP):
+            deep = min(_DEEP, last - top)
+            for k in range(deep):
+                a = carray(at(u, (top + k) * u_row, dtype), (1,))
+                b = carray(at(v, (top + k) * v_row, dtype), (1,))
+                for g in range(groups):
+                    for p in range(many):
+                        for j in range(min(width, r - p * width)):
+                            i = p * width + j
+                            column = np.uint64(nodes[g, i])
+                            left[g, i, k] = a[column]
+                            right[g, p, k, j] = b[column]
+            for g in range(groups):
+                for p in range(many):
+                    panel = beside + (g * many + p) * _DEEP * width * size
+                    c = sums + (g * many + p) * r * width * size
+                    products(near + g * r * _LONG * size, 0, _LONG, panel, deep, c, r, 1, width, dtype)
+
+
+# Entries have names of their own, because numba finds what it has cached by name.
+
+
+def clique_products_f4(task: int) -> None:
+    _clique_products(task, np.float32)
+
+
+def clique_products_f8(task: int) -> None:
+    _clique_products(task, np.float64)
+
+
+ENTRIES = {("clique_products", 4): clique_products_f4, ("clique_products", 8): clique_products_f8}
