@@ -80,7 +80,7 @@ def test_schedules_meet_every_pair_once(r):
             assert len({*first.tolist(), *second.tolist()}) == 2 * r
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 31, 32, 33, 65, 100, 131])
+@pytest.mark.parametrize("n", [1, 2, 3, 31, 33, 64, 65, 100, 131, 200, 333])
 def test_blocks_meet_every_other_block_once_a_sweep(n):
     M, x0, _ = make(n, n, 0)
     frame = TurningFrame(x0, M)
@@ -95,7 +95,7 @@ def test_blocks_meet_every_other_block_once_a_sweep(n):
     assert len(met) == blocks * (blocks - 1) // 2
 
 
-SHAPES = [(1, 1), (2, 2), (3, 2), (5, 1), (9, 9), (33, 33), (50, 50), (47, 40), (70, 13), (300, 4)]
+SHAPES = [(1, 1), (2, 2), (3, 2), (5, 1), (9, 9), (50, 50), (47, 40), (70, 13), (300, 4), (131, 131)]
 
 
 @pytest.mark.parametrize(("n", "p"), SHAPES)
