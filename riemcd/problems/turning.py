@@ -77,7 +77,7 @@ class TurningFrame(Sweeps):
     def _turned(self, rows: Tensor, by: Tensor) -> Tensor:
         # As increments: what is rounded is the change, and not the rows.
         by.diagonal(dim1=-2, dim2=-1).sub_(1)
-        return torch.baddbmm(rows, by.to(rows.dtype), rows).flatten(0, 1)[self._next]
+        return torch.baddbmm(rows, by.to(rows.dtype), rows).flatten(0, 1).index_select(0, self._next)
 
     def _meeting(self, device: torch.device) -> Tensor:
         """Return which rows come next to each other: all blocks but the first move on by one seat."""
