@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import pkgutil
 import struct
 import threading
 from array import array
@@ -84,24 +85,11 @@ _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
     # Here, because they need numba.
-    from . import (
-        compiled,
-        compiled_blocks,
-        compiled_clique_products,
-        compiled_cliques,
-        compiled_columns,
-        compiled_pointwise,
-        compiled_products,
-        compiled_recurrence,
-        compiled_tiles,
-    )
-
     numba: Any = importlib.import_module("numba")
-    modules = (
-        *(compiled, compiled_blocks, compiled_clique_products, compiled_cliques, compiled_columns),
-        *(compiled_pointwise, compiled_products, compiled_recurrence, compiled_tiles),
-    )
-    entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
+    names = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    modules = [importlib.import_module(f".{one}", __package__) for one in names if one.startswith("compiled")]
+    # Not all of them are run by a team.
+    entries = {key: entry for one in modules for key, entry in getattr(one, "ENTRIES", {}).items()}
 
     with _lock:
         if (name, size) not in _kernels:
