@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from . import native, team
+from .clique_tasks import LARGEST
 from .tasks import CHUNKS
 
 __all__ = ["clique_products"]
@@ -28,7 +29,7 @@ def clique_products(u: Tensor, v: Tensor, nodes: Tensor) -> Tensor | None:
     if not (u.dim() == 2 and native.serves(u) and native.serves(v) and u.dtype is v.dtype and nodes.is_cpu):
         return None
     (rows, _), (groups, r), size = u.shape, nodes.shape, u.element_size()
-    if not (u.stride(1) == 1 == v.stride(1) and v.shape == u.shape and _SMALLEST <= r <= 2 * native.LARGEST):
+    if not (u.stride(1) == 1 == v.stride(1) and v.shape == u.shape and _SMALLEST <= r <= 2 * LARGEST):
         return None
     nodes, width = nodes.contiguous(), _PANEL // size
     many = -(-r // width)
