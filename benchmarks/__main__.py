@@ -8,11 +8,20 @@ import warnings
 
 import torch
 
-from . import backward, memory, procrustes, report, spd, steps, tables
+from . import backward, choosing, drift, memory, procrustes, report, spd, steps, sweeps, tables
 
 #: Parts whose lines are of one kind: who, against whom, the ratio and what it must be.
 LINES = {"backward": backward.rows, "spd": spd.rows, "tables": tables.rows}
-PARTS = ("steps", "growth", "memory", "procrustes", *LINES)
+#: Parts that are a table and a note.
+TABLES = {
+    "selections": choosing.by_time,
+    "stepsizes": choosing.by_step,
+    "drift": drift.long,
+    "types": drift.types,
+    "sweeps": sweeps.procrustes,
+    "jacobi": sweeps.jacobi,
+}
+PARTS = ("steps", "growth", "memory", "procrustes", *LINES, *TABLES)
 
 
 def main() -> None:
@@ -58,6 +67,11 @@ def main() -> None:
             lines = rows()
             report.save(part, {"machine": machine, "lines": lines})
             print(report.lines(lines))
+    for part, tabulate in TABLES.items():
+        if part in parts:
+            found = tabulate()
+            report.save(part, {"machine": machine, **found})
+            print(*found["table"], found["note"], sep="\n")
 
 
 if __name__ == "__main__":
