@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import platform
 import warnings
+from collections.abc import Container
+from typing import Any
 
 import torch
 
@@ -62,6 +64,10 @@ def main() -> None:
         raced = [procrustes.race(n) for n in (200, 500)]
         report.save("procrustes", {"machine": machine, "races": raced})
         print(report.races(raced))
+    _lines_and_tables(parts, machine)
+
+
+def _lines_and_tables(parts: Container[str], machine: dict[str, Any]) -> None:
     for part, rows in LINES.items():
         if part in parts:
             lines = rows()

@@ -1,8 +1,8 @@
 r"""Which selection and which step size gets how far: the curves of the page on choosing.
 
-Everyone minimises :math:`\|(W - T) C\|^2` over rotations, with a random rotation T and a diagonal C. Its gradient
-costs as much as reading the matrix, so that what is compared is the optimizers. Every learning rate is the best of
-a grid, by the loss at the end.
+Everyone minimises :math:`\|(W - T) C\|^2` over rotations, with a random rotation T and a diagonal C. Its
+gradient costs as much as reading the matrix, so that what is compared is the optimizers. Every learning rate
+is the best of a grid, by the loss at the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Problem:
         return 2 * (W.detach() - self.target) * self.scales
 
 
-def _run(problem: Problem, make: Make, lr: float, seconds: float, steps: int) -> list[tuple[int, float, float]]:
+def _run(
+    problem: Problem, make: Make, lr: float, seconds: float, steps: int
+) -> list[tuple[int, float, float]]:
     """Return (steps, seconds of steps alone, loss), until the time or the steps are over."""
     W = problem.start()
     opt = make(W, lr)

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import sys
 import textwrap
@@ -13,7 +12,8 @@ import torch
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(
-    r"^\.\. (testsetup|testcode|testoutput|code-block)::(.*)\n((?:   :.*\n)*)\n((?:(?:   .*)?\n)+)", re.MULTILINE
+    r"^\.\. (testsetup|testcode|testoutput|code-block)::(.*)\n((?:   :.*\n)*)\n((?:(?:   .*)?\n)+)",
+    re.MULTILINE,
 )
 WRITTEN = ("_build", "api", "gallery")
 PAGES = sorted(
@@ -83,6 +83,8 @@ def test_no_block_escapes_the_search():
     """The pages are read by a regular expression: it sees every directive that holds code."""
     for page in PAGES:
         text = (DOCS / page).read_text(encoding="utf-8")
-        directives = re.findall(r"^\s*\.\. (?:testsetup|testcode|testoutput|code-block|doctest)::", text, re.M)
+        directives = re.findall(
+            r"^\s*\.\. (?:testsetup|testcode|testoutput|code-block|doctest)::", text, re.M
+        )
         assert len(directives) == len(blocks(page)), page
         assert ">>>" not in text, f"{page}: write testcode"
