@@ -28,6 +28,11 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.0f} µs"
 
 
+def times(ratio: float) -> str:
+    """A ratio without powers of ten."""
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
+
+
 def steps(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
     """One line for each contestant: the median, and how many times as long as SGD."""
     names = list(dict.fromkeys(name for row in found["times"].values() for name in row))
@@ -37,7 +42,7 @@ def steps(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
         cells = {"one step": name}
         for d, row in found["times"].items():
             if name in row:
-                cells[f"d = {d}"] = f"{seconds(row[name]['median'])} ({row[name]['to SGD']:.2g}×)"
+                cells[f"d = {d}"] = f"{seconds(row[name]['median'])} ({times(row[name]['to SGD'])}×)"
         rows.append(cells)
     return ["one step", *columns], rows
 
