@@ -10,6 +10,7 @@ from torch import Tensor
 
 from riemcd import minimize
 from riemcd.problems import JointDiagonalization, LinearTrace, QuadraticTrace
+from riemcd.selections import RoundRobin
 from riemcd.stepsizes import Exact
 
 __all__ = ["jacobi", "procrustes"]
@@ -21,7 +22,7 @@ def _normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _needed(n: int, p: int, seed: int, rule: Exact, remember: int | None) -> float:
+def _needed(n: int, p: int, seed: int, **options: Any) -> float:
     """Return the sweeps to the gap on a random Procrustes problem, infinity if there are too many."""
     M = _normal(n, p, seed=seed) @ _normal(p, p, seed=1000 + seed).T / p
     x0 = torch.linalg.qr(_normal(n, p, seed=2000 + seed)).Q
@@ -33,9 +34,7 @@ def _needed(n: int, p: int, seed: int, rule: Exact, remember: int | None) -> flo
     def reached(sweep: Any, _point: Tensor) -> bool:
         return (sweep.value - best) / abs(best) < GAP
 
-    found = minimize(
-        LinearTrace(M), x0, stepsize=rule, remember=remember, tol=0.0, max_sweeps=MOST, callback=reached
-    )
+    found = minimize(LinearTrace(M), x0, tol=0.0, max_sweeps=MOST, callback=reached, **options)
     last = found.history[-1]
     return last.number if (last.value - best) / abs(best) < GAP else float("inf")
 
@@ -46,16 +45,18 @@ def _shown(sweeps: float) -> str:
 
 def procrustes(seeds: int = 10) -> dict[str, Any]:
     """Return medians and the largest, over the seeds, for each shape and rule."""
-    rules = {
-        "Exact(), remember=0": (Exact(), 0),
-        "Exact(relax=1.8), remember=0": (Exact(1.8), 0),
-        "Exact(), the default": (Exact(), None),
+    fixed = RoundRobin()
+    rules: dict[str, dict[str, Any]] = {
+        "RoundRobin(), remember=0": {"selection": fixed, "remember": 0},
+        "the same, Exact(relax=1.8)": {"selection": fixed, "stepsize": Exact(1.8), "remember": 0},
+        "RoundRobin()": {"selection": fixed},
+        "the default": {},
     }
     rows = []
     for n, p in ((50, 50), (200, 200), (200, 150), (200, 50)):
         row: dict[str, str] = {"(n, p)": f"({n}, {p})"}
-        for name, (rule, remember) in rules.items():
-            needed = [_needed(n, p, seed, rule, remember) for seed in range(seeds)]
+        for name, options in rules.items():
+            needed = [_needed(n, p, seed, **options) for seed in range(seeds)]
             row[name] = f"{_shown(median(needed))}, {_shown(max(needed))}"
         rows.append(row)
         print(f"  {row}", flush=True)

@@ -81,16 +81,19 @@ def lines(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def procrustes(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
-    """One line for each contestant, with the learning rate it was given."""
-    rows = [
-        {
-            "to the same gap": name,
-            "seconds": f"{spent:.3g}",
-            "learning rate, the best of three": f"{found['lr'][name]:.3g}" if name in found["lr"] else "–",
-        }
-        for name, spent in found["seconds"].items()
-    ]
-    return list(rows[0]), rows
+    """One line for each contestant, with the learning rate it was given, and a column for each size."""
+    rows: dict[str, dict[str, str]] = {}
+    columns = []
+    for race in found["races"]:
+        column = f"{race['n']} × {race['n']}"
+        columns.append(column)
+        rows.setdefault("riemcd.minimize", {})[column] = seconds(race["riemcd.minimize"])
+        for name, peer in race["peers"].items():
+            spent = peer["seconds"]
+            text = "not reached" if spent == float("inf") else seconds(spent)
+            rows.setdefault(name, {})[column] = f"{text} (lr {peer['lr']:.3g})"
+    first = "to the same gap"
+    return [first, *columns], [{first: name, **cells} for name, cells in rows.items()]
 
 
 def table(found: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
