@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 import platform
 import warnings
+from collections.abc import Container
+from typing import Any
 
 import torch
 
-from . import backward, memory, procrustes, report, spd, steps, tables
+from . import backward, choosing, drift, memory, procrustes, report, spd, steps, sweeps, tables
 
 #: Parts whose lines are of one kind: who, against whom, the ratio and what it must be.
 LINES = {"backward": backward.rows, "spd": spd.rows, "tables": tables.rows}
-PARTS = ("steps", "growth", "memory", "procrustes", *LINES)
+#: Parts that are a table and a note.
+TABLES = {
+    "selections": choosing.by_time,
+    "stepsizes": choosing.by_step,
+    "drift": drift.long,
+    "types": drift.types,
+    "sweeps": sweeps.procrustes,
+    "jacobi": sweeps.jacobi,
+}
+PARTS = ("steps", "growth", "memory", "procrustes", *LINES, *TABLES)
 
 
 def main() -> None:
@@ -53,11 +64,20 @@ def main() -> None:
         raced = [procrustes.race(n) for n in (200, 500)]
         report.save("procrustes", {"machine": machine, "races": raced})
         print(report.races(raced))
+    _lines_and_tables(parts, machine)
+
+
+def _lines_and_tables(parts: Container[str], machine: dict[str, Any]) -> None:
     for part, rows in LINES.items():
         if part in parts:
             lines = rows()
             report.save(part, {"machine": machine, "lines": lines})
             print(report.lines(lines))
+    for part, tabulate in TABLES.items():
+        if part in parts:
+            found = tabulate()
+            report.save(part, {"machine": machine, **found})
+            print(*found["table"], found["note"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
+sys.path.insert(0, str(HERE / "plugins"))  # examples of plug-ins, which a page runs through the laws
 
 # geoopt compiles helpers with torch.jit.script when it is imported; gallery scripts may import it first.
 warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
@@ -39,7 +40,7 @@ extensions = [
     "results",
 ]
 
-exclude_patterns = ["_build", "results", "gallery/**/*.ipynb", "gallery/**/*.md5"]
+exclude_patterns = ["_build", "results", "plugins", "gallery/**/*.ipynb", "gallery/**/*.md5"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 nitpicky = True
 

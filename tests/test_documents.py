@@ -34,3 +34,27 @@ def test_the_table_of_the_readme_is_what_was_measured():
     from benchmarks import readme
 
     assert readme.BEGIN + readme.table() + readme.END in readme.README.read_text()
+
+
+@pytest.mark.parametrize("name", ["gains", "choosing"])
+def test_figures_show_the_numbers_kept(name):
+    """Draw them again with ``python -m benchmarks.figures`` after measuring."""
+    from benchmarks import figures
+
+    path = figures.OUT / f"{name}.svg"
+    if all(source.exists() for source in figures.FIGURES[name]):
+        assert f"numbers {figures.digest(name)}" in path.read_text()
+    else:
+        assert not path.exists()
+
+
+def test_links_of_the_readme_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_software_to_cite_is_this_version():
+    import riemcd
+
+    assert f"version = {{{riemcd.__version__}}}" in (ROOT / "docs" / "citing.bib").read_text()
+    assert f"version: {riemcd.__version__}" in (ROOT / "CITATION.cff").read_text()

@@ -1,6 +1,8 @@
 """Tables of benchmarks, read from the JSON files under ``benchmarks/results``.
 
 ``.. measured:: steps`` shows what the part of that name has measured, the command behind it and the machine.
+``.. drawn:: gains`` shows a figure drawn from such numbers. What was not kept or drawn yet is said
+to be missing.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from results import Results
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 
 KEPT = Path(__file__).parents[2] / "benchmarks" / "results"
+STATIC = Path(__file__).parents[1] / "_static"
 
 
 def seconds(value: float) -> str:
@@ -21,6 +26,11 @@ def seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e-6:.0f} µs"
+
+
+def times(ratio: float) -> str:
+    """A ratio without powers of ten."""
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def steps(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
@@ -32,7 +42,7 @@ def steps(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
         cells = {"one step": name}
         for d, row in found["times"].items():
             if name in row:
-                cells[f"d = {d}"] = f"{seconds(row[name]['median'])} ({row[name]['to SGD']:.2g}×)"
+                cells[f"d = {d}"] = f"{seconds(row[name]['median'])} ({times(row[name]['to SGD'])}×)"
         rows.append(cells)
     return ["one step", *columns], rows
 
@@ -70,7 +80,28 @@ def lines(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
     return list(rows[0]), rows
 
 
-FORMS = {"steps": steps, "promises": promises}
+def procrustes(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
+    """One line for each contestant, with the learning rate it was given, and a column for each size."""
+    rows: dict[str, dict[str, str]] = {}
+    columns = []
+    for race in found["races"]:
+        column = f"{race['n']} × {race['n']}"
+        columns.append(column)
+        rows.setdefault("riemcd.minimize", {})[column] = seconds(race["riemcd.minimize"])
+        for name, peer in race["peers"].items():
+            spent = peer["seconds"]
+            text = "not reached" if spent == float("inf") else seconds(spent)
+            rows.setdefault(name, {})[column] = f"{text} (lr {peer['lr']:.3g})"
+    first = "to the same gap"
+    return [first, *columns], [{first: name, **cells} for name, cells in rows.items()]
+
+
+def table(found: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """What is a table already."""
+    return list(found["table"][0]), found["table"]
+
+
+FORMS = {"steps": steps, "promises": promises, "procrustes": procrustes}
 
 
 class Measured(Results):
@@ -83,12 +114,13 @@ class Measured(Results):
         self.env.note_dependency(str(path))
         command = f"python -m benchmarks {part}"
         if not path.exists():
-            text = f"No numbers of {command} are kept yet."
+            text = f"This run has not been kept yet: {command} measures it, and the table appears here."
             return [nodes.paragraph("", "", nodes.emphasis(text, text))]
         found = json.loads(path.read_text())
-        columns, rows = FORMS.get(name, lines)(found)
+        form = FORMS.get(name, table if "table" in found else lines)
+        columns, rows = form(found)
         machine = found["machine"]
-        said = nodes.paragraph()
+        said = nodes.paragraph(text=f"{found['note']} " if "note" in found else "")
         said += nodes.literal(command, command)
         said += nodes.Text(f" on {machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}.")
         wide = nodes.container(classes=["wide-table"])
@@ -96,6 +128,26 @@ class Measured(Results):
         return [wide, said]
 
 
+class Drawn(SphinxDirective):
+    """A figure that ``benchmarks/figures.py`` draws from the numbers kept."""
+
+    required_arguments = 1
+    option_spec = {"alt": directives.unchanged_required}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        name = f"{self.arguments[0]}.svg"
+        path = STATIC / name
+        self.env.note_dependency(str(path))
+        command = "python -m benchmarks.figures"
+        if not path.exists():
+            text = f"This figure has not been drawn yet: {command} does it once its numbers are kept."
+            return [nodes.paragraph("", "", nodes.emphasis(text, text))]
+        lines = [f".. figure:: /_static/{name}", "   :class: on-white", "   :width: 100%"]
+        lines += [f"   :alt: {self.options['alt']}", "", f"   Drawn by ``{command}``."]
+        return self.parse_text_to_nodes("\n".join(lines) + "\n")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("measured", Measured)
+    app.add_directive("drawn", Drawn)
     return {"parallel_read_safe": True}

@@ -82,18 +82,21 @@ class Results(SphinxDirective):
         self.env.note_dependency(str(RESULTS / f"{name}.json"))
         found = load(name)
         if found is None:
-            text = f"No results of {name} are kept yet."
+            text = f"This run has not been kept yet: the table appears here with docs/results/{name}.json."
             return [nodes.paragraph("", "", nodes.emphasis(text, text))]
         wanted = self.options.get("columns")
         columns = [c.strip() for c in wanted.split(",")] if wanted else list(found["table"][0])
-        parts: list[nodes.Node] = [self.table(found["table"], columns), nodes.paragraph(text=found["note"])]
+        wide = nodes.container(classes=["wide-table"])
+        wide += self.table(found["table"], columns)
+        parts: list[nodes.Node] = [wide, nodes.paragraph(text=found["note"])]
         machine = found.get("machine")
         if machine:
             text = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}."
             parts.append(nodes.paragraph(text=text))
         if (RESULTS / f"{name}.png").exists():
-            image = f".. image:: /results/{name}.png\n   :alt: {found['note']}\n   :width: 100%\n"
-            parts += self.parse_text_to_nodes(image)
+            lines = [f".. image:: /results/{name}.png", f"   :alt: {found['note']}"]
+            lines += ["   :class: on-white", "   :width: 100%"]
+            parts += self.parse_text_to_nodes("\n".join(lines) + "\n")
         return parts
 
     def table(self, rows: list[dict[str, Any]], columns: list[str]) -> nodes.table:
