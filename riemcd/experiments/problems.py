@@ -52,7 +52,7 @@ def presets() -> dict[str, Problems]:
     """Return the configurations by name."""
     return {
         "demo": Problems(preset="demo", size=100, seconds=3.0),
-        "paper": Problems(preset="paper", size=300),
+        "paper": Problems(preset="paper", size=300, seconds=10.0),
     }
 
 
