@@ -24,10 +24,10 @@ GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 1e-2),
     "rsgd:constant": Rates(1e-1, 1e-1),
-    "radam:adam": Rates(3e-3, 1e-2),
+    "radam:adam": Rates(1e-3, 1e-2),
     "geotorch:adam": Rates(1e-3, 1e-2),
-    "geotorch:rmsprop": Rates(3e-4, 3e-3),
-    "ours": Rates(3e-3, 1e-2),
+    "geotorch:rmsprop": Rates(3e-4, 1e-2),
+    "ours": Rates(1e-3, 1e-2),
     "rnn": Rates(0.0, 1e-3),
     "lstm": Rates(0.0, 1e-2),
 }

@@ -27,7 +27,7 @@ LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
 GRIDS: dict[Learned, tuple[float, ...]] = {
     "srcd": (0.03, 0.05, 0.08),
     "cayley": (100.0, 300.0, 1000.0),
-    "qr": (30.0, 100.0, 300.0),
+    "qr": (30.0, 100.0, 300.0, 1000.0),
 }
 #: Those of them with the lowest error on rows held out for it, by rows and rotation.
 RATES: dict[tuple[str, Learned], float] = {

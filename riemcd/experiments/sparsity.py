@@ -158,8 +158,8 @@ def _summarise(settings: Sparsity, looks: list[dict[str, Any]]) -> dict[str, Any
     count = settings.hidden * (settings.hidden - 1) // 2
     runs = "one run" if len(looks) == 1 else f"mean of {len(looks)} runs"
     note = (
-        f"{count} rotations; delay {settings.delay}, trained by {settings.optimizer}; {runs}. The paper does not "
-        "say of which of the two its shares are; it looked after 500 iterations."
+        f"{count} rotations; delay {settings.delay}, trained by {settings.optimizer}; {runs}. The paper "
+        "does not say of which of the two its shares are; it looked after 500 iterations."
     )
     return {"experiment": "sparsity", "delay": settings.delay, "hidden": settings.hidden, "rotations": count,
             "optimizer": settings.optimizer, "table": table, "note": note, "looks": looks}  # fmt: skip
