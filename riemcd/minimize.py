@@ -15,7 +15,7 @@ from .draw import Draw
 from .index import Index, PairSet
 from .kernels.exact import Rounds
 from .partials import Partials
-from .problems import Extrapolation, Problem, Work
+from .problems import Extrapolation, Problem, Sweeps, Work
 from .problems.base import tangent
 from .selections import RoundRobin, Selection
 from .stepsizes import Exact, StepSize
@@ -87,7 +87,8 @@ def minimize(
     x0 : Tensor
         ``(n, p)``, where to start; not changed.
     selection : Selection, optional
-        Which pairs to turn at a time; ``RoundRobin()`` by default.
+        Which pairs to turn at a time. By default every pair once a sweep: for ``Exact()`` in the order and
+        the frame that the problem finds fastest (`Problem.sweeps`), else as ``RoundRobin()``.
     stepsize : StepSize, optional
         ``Exact()`` by default. Rules that need a learning rate take it from ``lr``.
     tol : float
@@ -98,8 +99,8 @@ def minimize(
         Called as ``callback(sweep, point)`` after every sweep; a true result stops.
     remember : int, optional
         From how many past sweeps to extrapolate, with exact steps: over-relaxation of whole sweeps,
-        as far as the loss itself tells. By default what the problem asks for; 0 makes nothing but
-        rotations.
+        as far as the loss itself tells. By default what the problem asks for, and none in an order of
+        its own; 0 makes nothing but rotations.
     lr : float
         For step sizes that need one.
     seed : int
@@ -119,29 +120,30 @@ def minimize(
     >>> round(found.value, 10), found.converged
     (-3.0, True)
     """
-    selection = RoundRobin() if selection is None else selection
     rule = Exact() if stepsize is None else stepsize
     _check(problem, x0, selection, rule, tol, max_sweeps)
     work = problem.start(x0.detach().as_subclass(Tensor))
-    if isinstance(rule, Exact) and rule.reflections and problem.reflect_(work):
+    exact = rule if isinstance(rule, Exact) else None
+    if exact and exact.reflections and problem.reflect_(work):
         work = problem.start(work.matrix)
+    free = exact and exact.relax == 1 and selection is None and not remember
+    own = problem.sweeps(work.matrix) if free else None
     remember = problem.remember if remember is None else remember
-    exact = isinstance(rule, Exact)
-    past = Extrapolation(problem, remember) if exact and remember else None
-    run = _Run(problem, work, selection, rule, lr, seed)
-    history = [_Look(problem, work.matrix).sweep(0, math.inf)]
+    past = Extrapolation(problem, remember) if exact and remember and own is None else None
+    run = _Run(problem, work, selection or RoundRobin(), rule, lr, seed, own)
+    history = [_Look(problem, run.matrix).sweep(0, math.inf)]
     reason, converged = f"The limit of {max_sweeps} sweeps was reached.", False
     for number in _bar(max_sweeps, progress):
         angle = run.sweep_()
-        look = _Look(problem, run.work.matrix)
+        look = _Look(problem, run.matrix)
         better = past.improve(look.x, look.r, look.value) if past and look.relative > tol else None
         if past and better is not None:
             run.work = problem.start(better)
-            look = _Look(problem, run.work.matrix)
+            look = _Look(problem, run.matrix)
             past.remember_(look.x, look.r)
         sweep, relative = look.sweep(number, angle, better is not None), look.relative
         history.append(sweep)
-        stop = callback is not None and callback(sweep, run.work.matrix)
+        stop = callback is not None and callback(sweep, run.matrix)
         if not math.isfinite(sweep.value):
             reason = "The loss is no longer finite."
             break
@@ -155,7 +157,7 @@ def minimize(
             reason = "The rotations are down to rounding: there is nothing left to gain."
             break
     last = history[-1]
-    point = run.work.matrix.clone()
+    point = run.matrix.clone()
     return Minimum(point, last.value, last.gradient_norm, last.number, history, reason, converged)
 
 
@@ -163,18 +165,32 @@ class _Run:
     """What goes through the sweeps of one call."""
 
     def __init__(
-        self, problem: Problem, work: Work, selection: Selection, rule: StepSize, lr: float, seed: int
+        self,
+        problem: Problem,
+        work: Work,
+        selection: Selection,
+        rule: StepSize,
+        lr: float,
+        seed: int,
+        own: Sweeps | None,
     ) -> None:
         self.problem, self.work, self.selection, self.rule = problem, work, selection, rule
-        self.lr, self.seed = lr, seed
+        self.lr, self.seed, self.own = lr, seed, own
         self.basis = problem.basis(work)
         self.index: Index = self.basis.index(work.point.shape)
         self.steps = 0
         self.memory: dict[str, Any] = {}
         self._kept: Rounds | None = None
 
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix ``(n, p)`` so far."""
+        return self.work.matrix if self.own is None else self.own.matrix
+
     def sweep_(self) -> float:
         """Turn as many coordinates as there are, and return the largest angle."""
+        if self.own is not None:
+            return float(self.own.sweep_())
         largest = self.work.point.new_zeros((), dtype=torch.float64)
         if not isinstance(self.rule, Exact):
             taken = 0
@@ -257,7 +273,7 @@ class _Look:
 def _check(problem: Any, x0: Any, selection: Any, rule: Any, tol: float, max_sweeps: int) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(f"minimize takes a riemcd.problems.Problem, got the {type(problem).__name__}.")
-    if not isinstance(selection, Selection):
+    if selection is not None and not isinstance(selection, Selection):
         raise TypeError(f"selection must be a riemcd.selections.Selection, got {selection!r}.")
     if not isinstance(rule, StepSize):
         raise TypeError(f"stepsize must be a riemcd.stepsizes.StepSize, got {rule!r}.")

@@ -1,6 +1,6 @@
 """Problems: losses that say how they change along a rotation, for exact angles."""
 
-from .base import Problem, Work
+from .base import Problem, Sweeps, Work
 from .extrapolation import Extrapolation
 from .interpolated import Interpolated
 from .joint_diagonalization import JointDiagonalization
@@ -14,5 +14,6 @@ __all__ = [
     "LinearTrace",
     "Problem",
     "QuadraticTrace",
+    "Sweeps",
     "Work",
 ]

@@ -14,7 +14,7 @@ from ..index import PairSet
 from ..kernels.exact import Rounds
 from ..stepsizes import PairModel
 
-__all__ = ["Problem", "Work", "check_tensor", "tangent"]
+__all__ = ["Problem", "Sweeps", "Work", "check_tensor", "tangent"]
 
 
 @dataclass(eq=False)
@@ -39,6 +39,22 @@ class Work:
     def matrix(self) -> Tensor:
         """The matrix ``(n, p)`` itself."""
         return self.point[:, : self.columns]
+
+
+class Sweeps(ABC):
+    """Sweeps of exact rotations in an order of the problem's own.
+
+    Attributes
+    ----------
+    matrix : Tensor
+        ``(n, p)``, where the last sweep ended, or the start.
+    """
+
+    matrix: Tensor
+
+    @abstractmethod
+    def sweep_(self) -> Tensor:
+        """Turn every pair once, and return the largest angle."""
 
 
 class Problem(ABC):
@@ -99,6 +115,10 @@ class Problem(ABC):
             self.turn_(work, pairs, angles)
             largest = torch.maximum(largest, angles.abs().max().double())
         return largest
+
+    def sweeps(self, x: Tensor) -> Sweeps | None:
+        """Return what sweeps faster from ``x``, ``(n, p)``, where the order of the pairs is left to the problem."""
+        return None
 
     def reflect_(self, work: Work) -> bool:
         """Go to the other determinant in place where the loss can be lower there; return whether."""

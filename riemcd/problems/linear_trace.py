@@ -12,7 +12,8 @@ from ..bases import Basis, LeftGivens
 from ..index import PairSet
 from ..kernels.exact import Rounds, align_, pair_products
 from ..stepsizes import PairModel
-from .base import Problem, Work, check_tensor
+from .base import Problem, Sweeps, Work, check_tensor
+from .turning import TurningFrame
 
 __all__ = ["LinearTrace"]
 
@@ -26,6 +27,9 @@ class LinearTrace(Problem):
 
     .. math:: \theta^* = \mathrm{atan2}(m_i \cdot x_j - m_j \cdot x_i,\; m_i \cdot x_i + m_j \cdot x_j).
 
+    By default `riemcd.minimize` turns the frame of the rows with them, such that :math:`X M^\top` becomes
+    diagonal there: sweeps then end in quadratic convergence.
+
     Rotations keep the determinant of a square matrix. The least value is minus the sum of the singular
     values :math:`\sigma` of :math:`M` where :math:`\det X` and :math:`\det M` have the same sign or
     :math:`X` is tall, and :math:`2\sigma_{\min}` more otherwise; ``Exact(reflections=True)`` changes sides.
@@ -38,7 +42,8 @@ class LinearTrace(Problem):
 
     M: Tensor  # (n, p)
 
-    # Sweeps converge linearly, slowed down by small singular values of M: extrapolation helps.
+    # In a frame that stays, sweeps converge linearly, slowed down by small singular values of M:
+    # extrapolation helps.
     remember = 5
 
     def __post_init__(self) -> None:
@@ -76,6 +81,10 @@ class LinearTrace(Problem):
     def sweep_(self, work: Work, rounds: Rounds, relax: float) -> Tensor:
         """Find the angles and turn in one pass."""
         return align_(work.point, self.M, rounds, relax)
+
+    def sweeps(self, x: Tensor) -> Sweeps | None:
+        """Turn the frame of the rows along."""
+        return TurningFrame(x, self.M) if x.numel() and self.M.dtype is x.dtype else None
 
     def reflect_(self, work: Work) -> bool:
         """Turn around the row that is aligned worst, where the determinants of a square X and M differ."""
