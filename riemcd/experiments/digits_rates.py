@@ -12,7 +12,7 @@ _OTHERS = (3e-3, 1e-2)
 #: Step sizes of W and of the other parameters that ``--preset tuning`` tries, by optimizer and step.
 GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "frozen": ((0.0,), _OTHERS),
-    "rsgd:constant": ((3e-2, 1e-1, 3e-1), (1e-1,)),
+    "rsgd:constant": ((1e-2, 3e-2, 1e-1, 3e-1), (1e-1,)),
     "radam:adam": ((1e-3, 3e-3, 1e-2), _OTHERS),
     "geotorch:adam": ((3e-4, 1e-3, 3e-3), _OTHERS),
     "geotorch:rmsprop": ((3e-4, 1e-3), _OTHERS),
@@ -23,8 +23,8 @@ GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 #: Those of them with the highest accuracy on the held-out images, as docs/results/digits-tuning.json has it.
 RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 1e-2),
-    "rsgd:constant": Rates(1e-1, 1e-1),
-    "radam:adam": Rates(1e-3, 1e-2),
+    "rsgd:constant": Rates(3e-2, 1e-1),
+    "radam:adam": Rates(3e-3, 1e-2),
     "geotorch:adam": Rates(1e-3, 1e-2),
     "geotorch:rmsprop": Rates(3e-4, 1e-2),
     "ours": Rates(1e-3, 1e-2),

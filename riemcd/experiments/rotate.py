@@ -26,17 +26,17 @@ LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
 #: Step sizes at the start that ``--preset tuning`` tries.
 GRIDS: dict[Learned, tuple[float, ...]] = {
     "srcd": (0.03, 0.05, 0.08),
-    "cayley": (100.0, 300.0, 1000.0),
+    "cayley": (30.0, 100.0, 300.0, 1000.0),
     "qr": (30.0, 100.0, 300.0, 1000.0),
 }
 #: Those of them with the lowest error on rows held out for it, by rows and rotation.
 RATES: dict[tuple[str, Learned], float] = {
     ("activations", "srcd"): 0.05,
-    ("activations", "cayley"): 300.0,
+    ("activations", "cayley"): 100.0,
     ("activations", "qr"): 100.0,
     ("heavy", "srcd"): 0.05,
     ("heavy", "cayley"): 300.0,
-    ("heavy", "qr"): 100.0,
+    ("heavy", "qr"): 300.0,
 }
 #: Tuning has a seed of its own, so that none that is reported has been chosen for.
 _TUNING_SEED = 100
