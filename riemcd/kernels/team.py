@@ -82,10 +82,21 @@ _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
     # Here, because they need numba.
-    from . import compiled, compiled_blocks, compiled_columns, compiled_frames, compiled_pointwise
+    from . import (
+        compiled,
+        compiled_blocks,
+        compiled_columns,
+        compiled_frames,
+        compiled_pointwise,
+        compiled_products,
+        compiled_recurrence,
+    )
 
     numba: Any = importlib.import_module("numba")
-    modules = (compiled, compiled_blocks, compiled_columns, compiled_frames, compiled_pointwise)
+    modules = (
+        *(compiled, compiled_blocks, compiled_columns, compiled_frames, compiled_pointwise),
+        *(compiled_products, compiled_recurrence),
+    )
     entries = {key: entry for module in modules for key, entry in module.ENTRIES.items()}
 
     with _lock:

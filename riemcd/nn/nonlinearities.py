@@ -20,9 +20,12 @@ class Nonlinearity(ABC):
     ----------
     owns_bias : bool
         The bias belongs to the function, and is not added to its argument.
+    number : int or None
+        By which the compiled recurrence knows the function; None where it does not.
     """
 
     owns_bias: bool = False
+    number: int | None = None
 
     @abstractmethod
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
@@ -42,6 +45,7 @@ class ModReLU(Nonlinearity):
     r""":math:`h = \mathrm{sign}(z)\max(|z| + b, 0)`; zero exactly where the slope is."""
 
     owns_bias = True
+    number = 1
 
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
         """Apply it in place."""
@@ -61,6 +65,8 @@ class ModReLU(Nonlinearity):
 class Tanh(Nonlinearity):
     """The hyperbolic tangent."""
 
+    number = 3
+
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
         """Apply it in place."""
         z.tanh_()
@@ -75,6 +81,8 @@ class Tanh(Nonlinearity):
 class ReLU(Nonlinearity):
     """The positive part."""
 
+    number = 2
+
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
         """Apply it in place."""
         z.relu_()
@@ -87,6 +95,8 @@ class ReLU(Nonlinearity):
 @final
 class Identity(Nonlinearity):
     """Nothing at all."""
+
+    number = 0
 
     def apply_(self, z: Tensor, bias: Tensor | None, scratch: Tensor) -> None:
         """Leave it."""

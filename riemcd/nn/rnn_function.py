@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import mailbox
+from ..kernels import recurrence
 from .demand import Demand, demand, refuse_double_backward
 from .nonlinearities import Nonlinearity
 
@@ -103,6 +104,10 @@ def _forward(
     x: Tensor, states: Tensor, v: Tensor, w: Tensor, b: Tensor | None, phi: Nonlinearity, from_zero: bool
 ) -> None:
     """Fill ``states[1:]``; all are as in `Recurrence.forward`, ``states`` is ``(T + 1, B, d)``."""
+    if phi.number is not None and recurrence.forward_(
+        states, x, v, w, b, code=phi.number, owns_bias=phi.owns_bias, from_zero=from_zero
+    ):
+        return
     steps, batch, d = x.shape[0], x.shape[1], states.shape[-1]
     # Products with the input are taken just ahead of their use, while the cache still has them.
     ahead = max(1, _ROWS_AHEAD // max(1, batch))
@@ -152,7 +157,7 @@ class _Backward:
     def allocate(self, needs_x: bool, needs_inward: bool, needs_bias: bool) -> None:
         """Make room for the gradients that are wanted."""
         wide = torch.promote_types(self.x.dtype, torch.float32)  # sums over time
-        self.dx = torch.empty_like(self.x) if needs_x else None
+        self.dx = self.x.new_empty(self.x.shape) if needs_x else None  # contiguous, which x need not be
         d, i = self.inward.shape
         self.d_inward = self.inward.new_zeros((i, d), dtype=wide) if needs_inward else None
         self.d_bias = self.inward.new_zeros(d, dtype=wide) if needs_bias else None
@@ -175,24 +180,62 @@ class _Backward:
         deltas, spares = self.states.new_empty((2, piece, batch, d))
         # dx is kept only where all of its columns are read.
         keeps = self.slot is not None and self.slot.turns == "columns" and few is None
-        outers = None if outer is None else outer.unbind(0)
         dh = self.states.new_zeros((batch, d)) if last is None else last.to(self.states.dtype, copy=True)
-        if outers is not None:
-            dh += outers[-1]
+        dh = dh.contiguous()
+        if outer is not None:
+            dh += outer[-1]
+            outer = outer if outer.stride(-1) == 1 else outer.contiguous()
+        panels = None if self.phi.number is None else recurrence.panels_for(self.states, self.weight, outer)
+        goes = not self.from_zero or needs_h0  # back to the state before the first
         for stop in range(steps, 0, -piece):
             start = max(0, stop - piece)
             delta, spare = deltas[: stop - start], spares[: stop - start]
-            self.phi.slope(self.states[start + 1 : stop + 1], delta)
-            each, kept = delta.unbind(0), spare.unbind(0) if keeps else None
-            for t in range(stop - 1, start - 1, -1):
-                now = each[t - start].mul_(dh)
-                if t == 0 and self.from_zero and not needs_h0:
-                    break
-                before = None if outers is None or t == 0 else outers[t - 1]
-                self._step_back(now, before, dh, None if kept is None else kept[t - start])
+            kept, last_step = spare if keeps else None, start if goes else max(start, 1)
+            if panels is None:
+                self._by_steps(delta, dh, outer, kept, start, last_step)
+            else:
+                self._at_once(delta, dh, outer, kept, start, last_step, panels)
             self._post(start, stop, delta, spare, few)
-            self._sum_up(start, stop, delta, spare)
+            self._sum_up(start, stop, delta)
+            if panels is None and self.d_bias is not None:
+                self.d_bias += self.phi.bias_gradient(self.states[start + 1 : stop + 1], delta, spare)
         return dh if needs_h0 else None
+
+    def _at_once(
+        self,
+        delta: Tensor,
+        dh: Tensor,
+        outer: Tensor | None,
+        kept: Tensor | None,
+        start: int,
+        last: int,
+        panels: recurrence.Panels,
+    ) -> None:
+        """Go back through a piece in one call; arguments are those of `recurrence.backward_`."""
+        sums = None
+        if self.d_bias is not None:
+            sums = delta.new_zeros((-(-delta.shape[1] // 4), delta.shape[2]))
+        assert self.phi.number is not None
+        number = self.phi.number
+        recurrence.backward_(
+            delta, dh, self.states, panels, outer, kept, sums, start=start, last=last, code=number
+        )
+        if self.d_bias is not None and sums is not None:
+            self.d_bias += sums.sum(0)
+
+    def _by_steps(
+        self, delta: Tensor, dh: Tensor, outer: Tensor | None, kept: Tensor | None, start: int, last: int
+    ) -> None:
+        """Go back through a piece step by step; arguments are those of `recurrence.backward_`."""
+        stop = start + delta.shape[0]
+        self.phi.slope(self.states[start + 1 : stop + 1], delta)
+        each, copies = delta.unbind(0), None if kept is None else kept.unbind(0)
+        for t in range(stop - 1, start - 1, -1):
+            now = each[t - start].mul_(dh)
+            if t < last:
+                break
+            before = None if outer is None or t == 0 else outer[t - 1]
+            self._step_back(now, before, dh, None if copies is None else copies[t - start])
 
     def _step_back(self, delta: Tensor, outer: Tensor | None, dh: Tensor, kept: Tensor | None) -> None:
         """Take the gradient of a state to the state before, ``dh``, all ``(B, d)``."""
@@ -207,16 +250,14 @@ class _Backward:
         else:
             torch.addmm(outer, delta, self.weight, out=dh)
 
-    def _sum_up(self, start: int, stop: int, delta: Tensor, spare: Tensor) -> None:
+    def _sum_up(self, start: int, stop: int, delta: Tensor) -> None:
         """Add what a piece of the sequence contributes to the gradients."""
         flat = delta.view(-1, delta.shape[-1])
         if self.d_inward is not None:
             x = self.x[start:stop].reshape(flat.shape[0], -1)
             _add_product(self.d_inward, x, flat)
         if self.dx is not None:
-            torch.matmul(delta, self.inward, out=self.dx[start:stop])
-        if self.d_bias is not None:
-            self.d_bias += self.phi.bias_gradient(self.states[start + 1 : stop + 1], delta, spare)
+            torch.mm(flat, self.inward, out=self.dx[start:stop].view(flat.shape[0], -1))
         if self.d_weight is not None:
             _add_product(self.d_weight, flat, self.states[start:stop].view(flat.shape))
 
