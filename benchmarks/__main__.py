@@ -50,9 +50,9 @@ def main() -> None:
                 f"{row['step']:30} d = {row['d']:5} {row['bytes']:8} bytes, {row['bytes per column']:.1f} d"
             )
     if "procrustes" in parts:
-        raced = procrustes.race()
-        report.save("procrustes", {"machine": machine, **raced})
-        print(f"Procrustes {raced['n']}: {raced['seconds']}, {raced['times faster']:.1f} times faster")
+        raced = [procrustes.race(n) for n in (200, 500)]
+        report.save("procrustes", {"machine": machine, "races": raced})
+        print(report.races(raced))
     for part, rows in LINES.items():
         if part in parts:
             lines = rows()

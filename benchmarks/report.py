@@ -11,7 +11,7 @@ from typing import Any
 from .contestants import SGD
 from .timing import Times
 
-__all__ = ["RESULTS", "cpu", "lines", "picture", "save", "table", "verdicts"]
+__all__ = ["RESULTS", "cpu", "lines", "picture", "races", "save", "table", "verdicts"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -62,6 +62,17 @@ def lines(rows: list[dict[str, Any]]) -> str:
             f"({row[unit]:.4g} against {row['against_' + unit]:.4g} {unit})"
         )
     return "\n".join(found)
+
+
+def races(raced: list[dict[str, Any]]) -> str:
+    """Return one line for each promise about seconds to a solution."""
+    return "\n".join(
+        f"{'kept' if one['kept'] else 'MISSED':7}Procrustes {race['n']} x {race['n']} in "
+        f"{_time(race['riemcd.minimize'])}, {one['times faster']:.1f} times as fast as {one['against']}, "
+        f"at least {one['at least']:.0f}"
+        for race in raced
+        for one in race["verdicts"]
+    )
 
 
 def cpu() -> str:

@@ -8,6 +8,7 @@ import torch
 
 import riemcd
 from riemcd.problems import JointDiagonalization, LinearTrace
+from riemcd.selections import RoundRobin
 from riemcd.stepsizes import Exact
 
 matplotlib.use("svg")
@@ -27,17 +28,17 @@ def procrustes(n, seed):
 
 
 def draw_procrustes(ax, n=200, seed=3, sweeps=100):
-    """Plain, over-relaxed and extrapolated sweeps."""
+    """Plain, over-relaxed and extrapolated sweeps, and those whose frame turns along."""
     M, x0, best = procrustes(n, seed)
     variants = {
-        "Exact(), remember=0": (Exact(), 0),
-        "Exact(relax=1.8), remember=0": (Exact(1.8), 0),
-        "Exact() (the default)": (Exact(), None),
+        "RoundRobin(), remember=0": (RoundRobin(), Exact(), 0),
+        "RoundRobin(), relax=1.8, remember=0": (RoundRobin(), Exact(1.8), 0),
+        "RoundRobin()": (RoundRobin(), Exact(), None),
+        "the default": (None, Exact(), None),
     }
-    for label, (rule, remember) in variants.items():
-        found = riemcd.minimize(
-            LinearTrace(M), x0, stepsize=rule, remember=remember, tol=0, max_sweeps=sweeps
-        )
+    for label, (selection, rule, remember) in variants.items():
+        options = {"selection": selection, "stepsize": rule, "remember": remember}
+        found = riemcd.minimize(LinearTrace(M), x0, tol=0, max_sweeps=sweeps, **options)
         gaps = [(sweep.value - best) / abs(best) for sweep in found.history]
         ax.semilogy([max(gap, 1e-16) for gap in gaps], label=label)
     ax.axhline(1e-5, color="0.7", lw=0.8)

@@ -127,10 +127,10 @@ def minimize(
     if exact and exact.reflections and problem.reflect_(work):
         work = problem.start(work.matrix)
     free = exact and exact.relax == 1 and selection is None and not remember
-    own = problem.sweeps(work.matrix) if free else None
+    run = _Run(problem, work, selection or RoundRobin(), rule, lr, seed)
+    run.own = problem.sweeps(work.matrix) if free else None
     remember = problem.remember if remember is None else remember
-    past = Extrapolation(problem, remember) if exact and remember and own is None else None
-    run = _Run(problem, work, selection or RoundRobin(), rule, lr, seed, own)
+    past = Extrapolation(problem, remember) if exact and remember and run.own is None else None
     history = [_Look(problem, run.matrix).sweep(0, math.inf)]
     reason, converged = f"The limit of {max_sweeps} sweeps was reached.", False
     for number in _bar(max_sweeps, progress):
@@ -164,18 +164,13 @@ def minimize(
 class _Run:
     """What goes through the sweeps of one call."""
 
+    own: Sweeps | None = None  # what sweeps in an order of the problem's own
+
     def __init__(
-        self,
-        problem: Problem,
-        work: Work,
-        selection: Selection,
-        rule: StepSize,
-        lr: float,
-        seed: int,
-        own: Sweeps | None,
+        self, problem: Problem, work: Work, selection: Selection, rule: StepSize, lr: float, seed: int
     ) -> None:
         self.problem, self.work, self.selection, self.rule = problem, work, selection, rule
-        self.lr, self.seed, self.own = lr, seed, own
+        self.lr, self.seed = lr, seed
         self.basis = problem.basis(work)
         self.index: Index = self.basis.index(work.point.shape)
         self.steps = 0

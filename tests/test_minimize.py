@@ -26,18 +26,20 @@ def sweeps_to_gap(n, p, seed, **options):
     return found.sweeps
 
 
+@pytest.mark.parametrize("selection", [None, RoundRobin()])
 @pytest.mark.parametrize(("n", "p", "median"), [(50, 50, 45), (50, 38, 65), (50, 13, 65)])
-def test_procrustes_in_few_sweeps(n, p, median):
-    sweeps = [sweeps_to_gap(n, p, seed) for seed in range(10)]
+def test_procrustes_in_few_sweeps(n, p, median, selection):
+    sweeps = [sweeps_to_gap(n, p, seed, selection=selection) for seed in range(10)]
     assert statistics.median(sweeps) <= median
     assert max(sweeps) <= 150
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("selection", [None, RoundRobin()])
 @pytest.mark.parametrize(("n", "p", "median"), [(200, 200, 80), (200, 150, 65), (200, 50, 65)])
-def test_large_procrustes_in_few_sweeps(n, p, median):
-    sweeps = [sweeps_to_gap(n, p, seed) for seed in range(10)]
-    print(f"({n}, {p}): median {statistics.median(sweeps)}, all {sweeps}")
+def test_large_procrustes_in_few_sweeps(n, p, median, selection):
+    sweeps = [sweeps_to_gap(n, p, seed, selection=selection) for seed in range(10)]
+    print(f"({n}, {p}), {selection}: median {statistics.median(sweeps)}, all {sweeps}")
     assert statistics.median(sweeps) <= median
     assert max(sweeps) <= 150
 
@@ -61,7 +63,9 @@ def test_faster_than_gradient_descent(n, factor):
     seconds(20, 0)  # compiles
     ours = min(seconds(n, 0) for _ in range(3))
     limit = 4 * factor * ours
-    theirs = {lr: geoopt_seconds(M, x0, best, lr, limit) for lr in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    steepest = float(torch.linalg.matrix_norm(M, 2))  # steps beyond 2 over this diverge
+    grid = [c / steepest for c in (2.0, 1.8, 2.2, 1.5, 1.0)]
+    theirs = {lr: geoopt_seconds(M, x0, best, lr, limit) for lr in grid}
     print(f"n = {n}: {ours:.3f} s; geoopt by step {theirs}, stopped at {limit:.0f} s")
     assert min(theirs.values()) >= factor * ours
 
@@ -127,13 +131,14 @@ def test_other_step_sizes_descend(problem, stepsize):
     assert found.value < found.history[0].value - 0.1
 
 
-def test_every_exact_sweep_lowers_the_loss():
+@pytest.mark.parametrize("selection", [None, RoundRobin()])
+def test_every_exact_sweep_lowers_the_loss(selection):
     M, x0, _ = make(25, 25, 4)
-    found = riemcd.minimize(LinearTrace(M), x0, tol=1e-10)
+    found = riemcd.minimize(LinearTrace(M), x0, selection=selection, tol=1e-10)
     values = [sweep.value for sweep in found.history]
     assert all(b <= a + 1e-12 * abs(a) for a, b in itertools.pairwise(values))
     assert [sweep.number for sweep in found.history] == list(range(found.sweeps + 1))
-    assert any(sweep.extrapolated for sweep in found.history)
+    assert any(sweep.extrapolated for sweep in found.history) == (selection is not None)
     assert found.history[0].largest_angle == math.inf and found.history[1].largest_angle <= math.pi
 
 

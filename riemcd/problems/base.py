@@ -117,7 +117,7 @@ class Problem(ABC):
         return largest
 
     def sweeps(self, x: Tensor) -> Sweeps | None:
-        """Return what sweeps faster from ``x``, ``(n, p)``, where the order of the pairs is left to the problem."""
+        """Return sweeps from ``x``, ``(n, p)``, in an order of the problem's own; None if it has none."""
         return None
 
     def reflect_(self, work: Work) -> bool:

@@ -83,8 +83,9 @@ class LinearTrace(Problem):
         return align_(work.point, self.M, rounds, relax)
 
     def sweeps(self, x: Tensor) -> Sweeps | None:
-        """Turn the frame of the rows along."""
-        return TurningFrame(x, self.M) if x.numel() and self.M.dtype is x.dtype else None
+        """Turn the frame of the rows along; two rows are a single rotation, and need none."""
+        alike = self.M.dtype is x.dtype and self.M.device == x.device
+        return TurningFrame(x, self.M) if alike and x.shape[0] > 2 and x.shape[1] > 0 else None
 
     def reflect_(self, work: Work) -> bool:
         """Turn around the row that is aligned worst, where the determinants of a square X and M differ."""
