@@ -120,7 +120,7 @@ def test_cost_and_problems_skip_what_is_done(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(where, called, lambda *a, o=original, s=asked: (s.append(0), o(*a))[1])
             assert command(name, folder, "--resume") == 0
-        assert len(asked) == (2 if name == "cost" else 1)  # one trial and one that is not timed
+        assert len(asked) == 2  # one trial and one that is not timed
 
 
 # ---------------------------------------------------------------------------------------- sparsity

@@ -57,7 +57,7 @@ class DigitsSettings(Settings):
     epochs: int = 12
     """Passes over the 1437 images."""
 
-    coordinate_epochs: int = 12
+    coordinate_epochs: int = 13
     """Passes of our optimizers and of the frozen control, which are cheaper: what counts is the time."""
 
     block: int = 64

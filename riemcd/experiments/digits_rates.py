@@ -20,7 +20,7 @@ GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "rnn": ((0.0,), (3e-4, 1e-3, 3e-3)),
     "lstm": ((0.0,), _OTHERS),
 }
-#: Those of them with the highest accuracy on the held-out images, as docs/results/digits-tuning.json has it.
+#: The best on the held-out images of those tried so far; not every grid has been gone through to its end.
 RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 1e-2),
     "rsgd:constant": Rates(3e-2, 1e-1),
