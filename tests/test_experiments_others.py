@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from pathlib import Path
 
 import geoopt
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from riemcd.cli import COMMANDS, main
-from riemcd.experiments import cost, digits_task, problems_task, rotate_task, sparsity
+from riemcd.experiments import cost, digits_rates, digits_task, problems_task, rotate, rotate_task, sparsity
 from riemcd.experiments.copying_task import CopyingTrainee
 from riemcd.experiments.digits_task import DigitsTrainee, load_digits
 from riemcd.experiments.folder import as_table
@@ -23,7 +24,8 @@ SMALL = {
     "sparsity": ["--hidden", "12", "--delay", "6", "--recall", "3", "--batch", "4", "--iterations", "6"],
     "cost": ["--sizes", "8", "16", "--delay", "4", "--batch", "4", "--trials", "1"],
     "problems": ["--size", "12", "--seconds", "0.05", "--problems", "procrustes", "pca", "brockett", "joint"],
-    "digits": ["--hidden", "8", "--epochs", "3", "--seeds", "1", "--orders", "permuted", "--block", "4",
+    "digits": ["--hidden", "8", "--epochs", "3", "--coordinate-epochs", "3", "--seeds", "1",
+               "--orders", "permuted", "--block", "4",
                "--batch", "500", "--optimizers", "partition", "radam", "rnn"],
     "rotate": ["--d", "16", "--group", "8", "--calibration", "64", "--batch", "16", "--iterations", "8",
                "--coordinate-iterations", "8",
@@ -118,7 +120,7 @@ def test_cost_and_problems_skip_what_is_done(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(where, called, lambda *a, o=original, s=asked: (s.append(0), o(*a))[1])
             assert command(name, folder, "--resume") == 0
-        assert len(asked) == (2 if name == "cost" else 1)  # one trial and one that is not timed
+        assert len(asked) == 2  # one trial and one that is not timed
 
 
 # ---------------------------------------------------------------------------------------- sparsity
@@ -169,6 +171,43 @@ def test_digits_are_split_once_and_permuted_once():
     assert torch.equal(rows.y, permuted.y) and not torch.equal(rows.x, permuted.x)
     assert torch.equal(rows.x.sort(0).values, permuted.x.sort(0).values)
     assert float(rows.x.max()) == 1.0 and float(rows.x.min()) == 0.0
+
+
+def test_tuning_never_sees_the_images_that_are_tested():
+    usual, tuning = load_digits(True), load_digits(True, tuning=True)
+    assert tuning.x.shape == (64, 1149) and tuning.x_test.shape == (64, 288)
+    assert torch.equal(torch.cat([tuning.x, tuning.x_test], 1), usual.x)
+    assert torch.equal(torch.cat([tuning.y, tuning.y_test]), usual.y)
+
+
+@pytest.mark.parametrize("name", ["digits", "rotate"])
+def test_tuning_goes_through_the_grids_with_seeds_of_its_own(name, tmp_path):
+    tried = {"digits": ["--optimizers", "lstm"], "rotate": ["--learned", "cayley"]}[name]
+    folder = tmp_path / "run"
+    assert command(name, folder, "--tuning", *tried) == 0
+    seeds = {json.loads(path.read_text())["what"]["seed"] for path in folder.glob("*-seed*.json")}
+    assert seeds == {100}
+    rows = [row for row in summary(folder)["table"] if row["lr"] is not None]
+    grid = digits_rates.GRIDS["lstm"][1] if name == "digits" else rotate.GRIDS["cayley"]
+    assert [row["lr"] for row in rows] == list(grid)
+    assert any(row["best"] for row in rows)
+
+
+def kept(name):
+    path = Path(__file__).parent.parent / "docs" / "results" / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"no results of {name} are kept")
+    return [row for row in json.loads(path.read_text())["table"] if row["best"] and row["lr"] is not None]
+
+
+def test_the_step_sizes_are_those_that_tuning_found():
+    for row in kept("digits-tuning"):
+        rates = digits_rates.rates_of(Method(row["optimizer"], row["step"]))
+        ties = [(r["lr of W"], r["lr"]) for r in kept("digits-tuning") if r["optimizer"] == row["optimizer"]
+                and r["step"] == row["step"]]  # fmt: skip
+        assert (rates.orthogonal, rates.others) in ties
+    for row in kept("rotate-tuning"):
+        assert rotate.RATES[row["rows"], row["rotation"]] == row["lr"]
 
 
 def test_a_cosine_ends_at_zero():

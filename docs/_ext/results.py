@@ -2,8 +2,8 @@
 
 ``.. results:: rotate-paper`` shows the table, its note, the figure and the machine of a run.
 ``:result:`rotate-paper rotation=srcd,rows=heavy error``` is one number of its table: name, what picks the
-row, column; two of them with ``/`` between are a ratio. What was never run is said to be missing, so that
-no page can hold a number that no run produced.
+row (with ``~`` for a space), column; two of them with ``/`` between are a ratio. What was never run is said
+to be missing, so that no page can hold a number that no run produced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def number(text: str) -> float | int | str | None:
         return None
     rows = found["table"]
     for condition in chosen.split(","):
-        key, _, value = condition.partition("=")
+        key, _, value = condition.replace("~", " ").partition("=")
         rows = [row for row in rows if str(row.get(key)) == value]
     if len(rows) != 1:
         raise ValueError(f"{len(rows)} rows of {name} have {chosen}, there must be one")

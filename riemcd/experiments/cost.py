@@ -69,7 +69,7 @@ def presets() -> dict[str, Cost]:
     """Return the configurations by name."""
     return {
         "demo": Cost(preset="demo", sizes=(128, 256, 512), delay=30, trials=5),
-        "paper": Cost(preset="paper", delay=100),
+        "paper": Cost(preset="paper", delay=100, trials=3),
     }
 
 

@@ -7,25 +7,39 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .digits_task import DigitsTrainee, load_digits
-from .figures import close, new_figure, style
 from .folder import Folder, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates
+from .rotate_report import draw, summarise
 from .rotate_task import CLOSED_FORMS, RotateTrainee, reconstruction_error
 from .runs import carry_out, check_same
-from .settings import Settings, known, machine, prepare
+from .settings import Settings, known, prepare
 
 __all__ = ["Rotate", "presets", "run"]
 
 Learned = Literal["srcd", "cayley", "qr"]
 LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
-#: Step sizes at the start: the best of a grid, on a seed that is not among those that are reported.
-RATES = {"srcd": 0.05, "cayley": 300.0, "qr": 100.0}
+#: Step sizes at the start that ``--preset tuning`` tries.
+GRIDS: dict[Learned, tuple[float, ...]] = {
+    "srcd": (0.03, 0.05, 0.08),
+    "cayley": (30.0, 100.0, 300.0, 1000.0),
+    "qr": (30.0, 100.0, 300.0, 1000.0),
+}
+#: The best on held-out rows of those tried so far; not every grid has been gone through to its end.
+RATES: dict[tuple[str, Learned], float] = {
+    ("activations", "srcd"): 0.05,
+    ("activations", "cayley"): 100.0,
+    ("activations", "qr"): 100.0,
+    ("heavy", "srcd"): 0.05,
+    ("heavy", "cayley"): 300.0,
+    ("heavy", "qr"): 300.0,
+}
+#: Tuning has a seed of its own, so that none that is reported has been chosen for.
+_TUNING_SEED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +52,20 @@ class Rotate(Settings):
     Hadamard one, on the same loss and batches: srcd (coordinate descent, which never forms the d x d
     gradient), cayley (Cayley SGD with momentum, which quantisation toolkits port for this) and qr (geoopt's
     RiemannianSGD with its QR retraction). Reported: the relative error ||Q(xR)Rᵀ − x||² / ||x||² on held-out
-    rows, and seconds.
+    rows, seconds, and the seconds it took to get as far as cayley in the end. Step sizes fall linearly to
+    zero; where they start is the best of a grid for every way and kind of rows (--preset tuning).
     """
 
-    preset: Literal["demo", "paper"] = "demo"
-    """Where the other values come from: "paper" has d = 1024, both kinds of rows and three seeds."""
+    preset: Literal["demo", "paper", "tuning"] = "demo"
+    """Where the other values come from: "paper" has both kinds of rows, "tuning" goes
+    through the grids of step sizes."""
 
     learned: tuple[Learned, ...] = LEARNED
     """Which rotations to learn."""
+
+    tuning: bool = False
+    """Try every step size of a grid, with seeds 100, 101, ...; none of the rows that are tested otherwise is
+    looked at."""
 
     rows: tuple[Literal["activations", "heavy"], ...] = ("activations", "heavy")
     """What to quantise: hidden states of a recurrent network that reads digits, or rows with heavy tails
@@ -78,17 +98,29 @@ class Rotate(Settings):
     seeds: int = 1
     """How many runs of each, with seeds 0, 1, ..."""
 
+    def rates(self, kind: str, name: Learned) -> tuple[float, ...]:
+        """Return the step size of a rotation, all of its grid where they are to be tuned."""
+        if self.lr is not None:
+            return (self.lr,)
+        return GRIDS[name] if self.tuning else (RATES[kind, name],)
+
 
 def presets() -> dict[str, Rotate]:
     """Return the configurations by name."""
     return {
         "demo": Rotate(preset="demo", rows=("activations",)),
-        "paper": Rotate(preset="paper", seeds=3),
+        "paper": Rotate(preset="paper"),
+        "tuning": Rotate(preset="tuning", tuning=True, iterations=60, coordinate_iterations=100),
     }
 
 
-def rows_of(kind: str, d: int, count: int, seed: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Return rows to learn from, ``(count, d)``, and rows to test, ``(count // 4, d)``."""
+def rows_of(
+    kind: str, d: int, count: int, seed: int, device: Any, tuning: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return rows to learn from, ``(count, d)``, and rows to test, ``(count // 4, d)``.
+
+    Hidden states to test are those on the images the network has not seen; to tune, on ones it has seen.
+    """
     generator = torch.Generator().manual_seed(seed)
     if kind == "heavy":
         spectrum = torch.logspace(0, -1.5, d)
@@ -106,7 +138,8 @@ def rows_of(kind: str, d: int, count: int, seed: int, device: Any) -> tuple[Tens
     with torch.no_grad():
         core: Any = trainee.model.core
         # The first states have not seen enough pixels to differ.
-        pools = [core(x[..., None])[0][8:].reshape(-1, d) for x in (data.x, data.x_test)]
+        seen = (data.x[:, :1149], data.x[:, 1149:]) if tuning else (data.x, data.x_test)
+        pools = [core(x[..., None])[0][8:].reshape(-1, d) for x in seen]
     sizes = (count, count // 4)
     return tuple(
         pool[torch.randperm(len(pool), generator=generator)[:size].to(pool.device)].contiguous()
@@ -122,15 +155,16 @@ def run(settings: Rotate) -> int:
         raise ValueError(f"--d must be a multiple of --group, got {settings.d} and {settings.group}.")
     folder = open_folder("rotate", settings)
     results: list[dict[str, Any]] = []
+    first = _TUNING_SEED if settings.tuning else 0
     with Interrupts() as stop:
         for kind in settings.rows:
-            for seed in range(settings.seeds):
+            for seed in range(first, first + settings.seeds):
                 if not stop.asked:
                     results += _of_rows(settings, folder, kind, seed, device, stop)
-    summary = _summarise(settings, results)
+    summary = summarise(results, d=settings.d, group=settings.group)
     folder.write("summary.json", summary)
     if results:
-        _draw(folder, summary)
+        draw(folder, summary)
     folder.table(summary["table"], summary["note"])
     print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
     return 130 if stop.asked else 0
@@ -140,7 +174,7 @@ def _of_rows(
     settings: Rotate, folder: Folder, kind: str, seed: int, device: Any, stop: Interrupts
 ) -> list[dict[str, Any]]:
     """Return what became of every rotation, for rows of one kind and one seed."""
-    x, test = rows_of(kind, settings.d, settings.calibration, seed, device)
+    x, test = rows_of(kind, settings.d, settings.calibration, seed, device, settings.tuning)
     results = []
 
     def judge(name: str, rotation: Tensor, seconds: float, **more: Any) -> None:
@@ -153,9 +187,9 @@ def _of_rows(
         rotation = make(x, settings.group, torch.Generator().manual_seed(seed))
         judge(name, rotation, time.perf_counter() - begun)
     start = CLOSED_FORMS["hadamard"](x, settings.group, torch.Generator().manual_seed(seed))
-    for name in settings.learned:
-        run_name = f"{kind}-{name}-seed{seed}"
-        what = _what(settings, kind, name, seed)
+    for name, lr in [(learned, lr) for learned in settings.learned for lr in settings.rates(kind, learned)]:
+        run_name = f"{kind}-{name}-{f'{lr:g}-' if settings.tuning else ''}seed{seed}"
+        what = _what(settings, kind, name, seed, lr)
         check_same(folder, run_name, what)
         if stop.asked and not (folder.path / f"{run_name}.pt").exists():
             continue
@@ -174,89 +208,16 @@ def _of_rows(
                              every=settings.checkpoint_every, quiet=settings.quiet)  # fmt: skip
         pace = finished.seconds_per_iteration
         judge(name, made[-1].rotation, pace * len(finished.rows), iterations=len(finished.rows),
-              seconds_per_iteration=pace,
+              seconds_per_iteration=pace, lr=lr,
               curve=[[row["iteration"], row["error"]] for row in finished.rows if "error" in row],
               orthogonality=finished.end["orthogonality"])  # fmt: skip
     return results
 
 
-def _what(settings: Rotate, kind: str, name: str, seed: int) -> dict[str, Any]:
+def _what(settings: Rotate, kind: str, name: str, seed: int, lr: float) -> dict[str, Any]:
     names = ("d", "group", "calibration", "batch", "iterations")
     found = {"rows": kind, "rotation": name, "seed": seed, **{n: getattr(settings, n) for n in names}}
-    found["lr"] = RATES[name] if settings.lr is None else settings.lr
+    found["lr"] = lr
     if name == "srcd":
         found["iterations"] = settings.coordinate_iterations
     return {**found, "block": settings.block} if name == "srcd" else found
-
-
-def _summarise(settings: Rotate, results: list[dict[str, Any]]) -> dict[str, Any]:
-    table: list[dict[str, Any]] = []
-    for kind in settings.rows:
-        mine = [one for one in results if one["rows"] == kind]
-        rows = [_row(kind, name, mine) for name in dict.fromkeys(one["rotation"] for one in mine)]
-        goal = next((row["error"] for row in rows if row["rotation"] == "cayley"), -1.0)
-        for row in rows:
-            runs = [one for one in mine if one["rotation"] == row["rotation"] and "curve" in one]
-            row["to cayley's"] = _seconds_to(goal, runs)
-        table += rows
-    note = (
-        f"int4, one scale for every {settings.group} entries, d = {settings.d}. error: ||Q(xR)Rᵀ − x||² / "
-        "||x||² on held-out rows, mean of the runs; to cayley's: seconds of learning until the mean error "
-        "was as low as that of cayley in the end. Learned rotations start from the Hadamard one."
-    )
-    return {"experiment": "rotate", "d": settings.d, "group": settings.group, "table": table, "note": note,
-            "results": results, "machine": machine()}  # fmt: skip
-
-
-def _row(kind: str, name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    mine = [one for one in results if one["rotation"] == name]
-
-    def mean(key: str) -> float | None:
-        found = [one[key] for one in mine if key in one]
-        return float(np.mean(found)) if found else None
-
-    return {"rows": kind, "rotation": name, "runs": len(mine), "error": mean("error"),
-            "calibration error": mean("calibration error"), "iterations": mine[0].get("iterations"),
-            "s/iteration": mean("seconds_per_iteration"), "seconds": mean("seconds"),
-            "|RᵀR − I|": mean("orthogonality")}  # fmt: skip
-
-
-def _seconds_to(goal: float, runs: list[dict[str, Any]]) -> float | None:
-    """Return after how many seconds the mean error was no more than ``goal``; None where it never was."""
-    if not runs:
-        return None
-    length = min(len(one["curve"]) for one in runs)
-    errors = np.mean([[error for _, error in one["curve"][:length]] for one in runs], axis=0)
-    reached = np.flatnonzero(errors <= goal)
-    if not len(reached):
-        return None
-    pace = float(np.mean([one["seconds_per_iteration"] for one in runs]))
-    return float(runs[0]["curve"][int(reached[0])][0]) * pace
-
-
-def _draw(folder: Folder, summary: dict[str, Any]) -> None:
-    """Draw the error by seconds of learning; rotations that are not learned are lines across."""
-    kinds = list(dict.fromkeys(row["rows"] for row in summary["table"]))
-    figure, axes = new_figure(len(kinds), squeeze=False, figsize=(8.5 * len(kinds), 5))
-    titles = {"activations": "hidden states of a network", "heavy": "rows with heavy tails"}
-    for one, kind in zip(axes[0], kinds, strict=True):
-        rows = [row for row in summary["table"] if row["rows"] == kind]
-        for number, row in enumerate(rows):
-            look = style(number, number if row["iterations"] is None else 0)
-            if row["iterations"] is None:
-                look = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.2}
-                one.axhline(100 * row["error"], label=row["rotation"], **look)
-                continue
-            runs = [r for r in summary["results"] if (r["rows"], r["rotation"]) == (kind, row["rotation"])]
-            length = min(len(r["curve"]) for r in runs)
-            at = np.array([iteration for iteration, _ in runs[0]["curve"][:length]])
-            errors = np.mean([[error for _, error in r["curve"][:length]] for r in runs], axis=0)
-            label = f"{row['rotation']} (learned)"
-            one.plot(at * row["s/iteration"], 100 * errors, label=label, **{**look, "markevery": 1})
-        one.set(xscale="log", yscale="log", xlabel="seconds of learning", ylabel="reconstruction error in %",
-                title=f"int4, d = {summary['d']}: {titles[kind]}")  # fmt: skip
-        one.yaxis.set_minor_formatter("{x:g}")
-        one.yaxis.set_major_formatter("{x:g}")
-        one.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    folder.figure("rotate.png", figure)
-    close(figure)

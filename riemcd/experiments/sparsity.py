@@ -65,7 +65,7 @@ class Sparsity(Settings):
 
 def presets() -> dict[str, Sparsity]:
     """Return the configurations by name."""
-    return {"demo": Sparsity(preset="demo", delay=100), "paper": Sparsity(preset="paper", seeds=3)}
+    return {"demo": Sparsity(preset="demo", delay=100), "paper": Sparsity(preset="paper")}
 
 
 class _Looking(CopyingTrainee):
@@ -151,14 +151,15 @@ def _summarise(settings: Sparsity, looks: list[dict[str, Any]]) -> dict[str, Any
                 found = [one[when][kind][str(share)] for one in looks]
                 row[f"{share:.0%} in % of rotations"] = 100 * float(np.mean(found))
                 row[f"paper, {share:.0%}"] = PAPER[when][share]
-            row["largest / median"] = float(
+            row["largest over median"] = float(
                 np.mean([one[when]["largest"] / one[when]["median"] for one in looks])
             )
             table.append(row)
     count = settings.hidden * (settings.hidden - 1) // 2
+    runs = "one run" if len(looks) == 1 else f"mean of {len(looks)} runs"
     note = (
-        f"{count} rotations; delay {settings.delay}, trained by {settings.optimizer}; mean of {len(looks)} "
-        "runs. The paper does not say of which of the two its shares are; it looked after 500 iterations."
+        f"{count} rotations; delay {settings.delay}, trained by {settings.optimizer}; {runs}. The paper "
+        "does not say of which of the two its shares are; it looked after 500 iterations."
     )
     return {"experiment": "sparsity", "delay": settings.delay, "hidden": settings.hidden, "rotations": count,
             "optimizer": settings.optimizer, "table": table, "note": note, "looks": looks}  # fmt: skip

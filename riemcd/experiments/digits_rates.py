@@ -1,0 +1,49 @@
+"""Step sizes for the digits: the grids that were tried, and what was best on images held out for it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from .methods import Method, Rates
+
+__all__ = ["GRIDS", "RATES", "grid_of", "rates_of"]
+
+_OTHERS = (3e-3, 1e-2)
+#: Step sizes of W and of the other parameters that ``--preset tuning`` tries, by optimizer and step.
+GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "frozen": ((0.0,), _OTHERS),
+    "rsgd:constant": ((1e-2, 3e-2, 1e-1, 3e-1), (1e-1,)),
+    "radam:adam": ((1e-3, 3e-3, 1e-2), _OTHERS),
+    "geotorch:adam": ((3e-4, 1e-3, 3e-3), _OTHERS),
+    "geotorch:rmsprop": ((3e-4, 1e-3), _OTHERS),
+    "ours": ((1e-3, 3e-3, 1e-2), _OTHERS),
+    "rnn": ((0.0,), (3e-4, 1e-3, 3e-3)),
+    "lstm": ((0.0,), _OTHERS),
+}
+#: The best on the held-out images of those tried so far; not every grid has been gone through to its end.
+RATES: dict[str, Rates] = {
+    "frozen": Rates(0.0, 1e-2),
+    "rsgd:constant": Rates(3e-2, 1e-1),
+    "radam:adam": Rates(3e-3, 1e-2),
+    "geotorch:adam": Rates(1e-3, 1e-2),
+    "geotorch:rmsprop": Rates(3e-4, 1e-2),
+    "ours": Rates(1e-3, 1e-2),
+    "rnn": Rates(0.0, 1e-3),
+    "lstm": Rates(0.0, 1e-2),
+}
+
+
+def rates_of(method: Method) -> Rates:
+    """Return the step sizes that were best for a method."""
+    return RATES[_key(method)]
+
+
+def grid_of(method: Method) -> list[Rates]:
+    """Return all step sizes that were tried for a method."""
+    return [Rates(*pair) for pair in product(*GRIDS[_key(method)])]
+
+
+def _key(method: Method) -> str:
+    """Return the entry of a method; our rules of choosing coordinates share one."""
+    full = f"{method.name}:{method.step}"
+    return next((key for key in (full, method.name) if key in RATES), "ours")

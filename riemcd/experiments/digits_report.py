@@ -1,0 +1,118 @@
+"""What ``riemcd digits`` tells: the table and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .digits_task import PEERS
+from .figures import close, new_figure, style
+from .folder import Folder
+from .runs import Finished
+from .settings import machine
+
+__all__ = ["draw", "summarise"]
+
+#: What tells one row of the table from another.
+_APART = ("optimizer", "step", "lr_orthogonal", "lr")
+
+
+def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tuning: bool) -> dict[str, Any]:
+    """Return mean curves and one row of numbers per order, optimizer and step size."""
+    table: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for order in orders:
+        rows, drawn = _of_order(order, [run for run in done if run.what["order"] == order])
+        table += rows
+        curves += drawn
+    images = "288 images held out of those to learn from" if tuning else "360 test images"
+    note = (
+        f"Hidden size {hidden}. accuracy: on {images} after the last pass, mean of the runs; spread: "
+        "standard deviation over the runs; s/epoch: median of the passes, the least of the runs; to the best "
+        "peer's: seconds of training until the mean accuracy was as high as that of the best of geoopt and "
+        "geotorch in the end; of its time: seconds, over those of that best one; best: the highest accuracy "
+        "of this optimizer."
+    )
+    return {
+        "experiment": "digits",
+        "hidden": hidden,
+        "table": table,
+        "note": note,
+        "curves": curves,
+        "runs": [{"name": run.name, **run.what, **run.end} for run in done],
+        "machine": machine(),
+    }
+
+
+def _of_order(order: str, done: list[Finished]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for chosen in dict.fromkeys(tuple(run.what[key] for key in _APART) for run in done):
+        runs = [run for run in done if tuple(run.what[key] for key in _APART) == chosen]
+        row, curve = _of_runs(order, runs)
+        rows.append(row)
+        curves.append(curve)
+    peers = [row for row in rows if row["optimizer"] in PEERS]
+    best = max(peers, key=lambda row: row["accuracy"], default=None)
+    for row, curve in zip(rows, curves, strict=True):
+        rivals = [
+            r["accuracy"] for r in rows if r["optimizer"] == row["optimizer"] and r["step"] == row["step"]
+        ]
+        row["best"] = row["accuracy"] == max(rivals)
+        if best is None:
+            continue
+        row["of its time"] = row["seconds"] / best["seconds"]
+        reached = np.flatnonzero(np.array(curve["accuracy"]) >= best["accuracy"])
+        if len(reached):
+            row["to the best peer's"] = (int(reached[0]) + 1) * row["s/epoch"]
+    return rows, curves
+
+
+def _of_runs(order: str, runs: list[Finished]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the row and the curve of runs that differ by their seeds alone."""
+    what = runs[0].what
+    length = min(len(run.rows) for run in runs)
+    every = np.array([[row["accuracy"] for row in run.rows[:length]] for run in runs])
+    pace = min(run.seconds_per_iteration for run in runs)  # what else a machine does only adds to it
+    off = [run.end["orthogonality"] for run in runs if run.end["orthogonality"] is not None]
+    row = {"order": order, "optimizer": what["optimizer"], "step": what["step"],
+           "recurrence": what["recurrence"], "lr of W": what["lr_orthogonal"], "lr": what["lr"],
+           "runs": len(runs), "epochs": length, "accuracy": float(every[:, -1].mean()),
+           "spread": float(every[:, -1].std()), "s/epoch": pace, "seconds": pace * length,
+           "to the best peer's": None, "of its time": None, "best": False,
+           "|WᵀW − I|": max(off, default=None)}  # fmt: skip
+    curve = {"order": order, "optimizer": what["optimizer"], "step": what["step"],
+             "seconds_per_epoch": pace, "accuracy": every.mean(0).tolist()}  # fmt: skip
+    return row, curve
+
+
+def draw(folder: Folder, summary: dict[str, Any]) -> None:
+    """Draw the accuracy by seconds of training, for each optimizer with its best step size."""
+    kept = [c for c, row in zip(summary["curves"], summary["table"], strict=True) if row["best"]]
+    orders = list(dict.fromkeys(curve["order"] for curve in kept))
+    names = list(dict.fromkeys((curve["optimizer"], curve["step"]) for curve in kept))
+    figure, axes = new_figure(len(orders), squeeze=False, figsize=(7 * len(orders), 5.2), sharey=True)
+    titles = {"rows": "row after row", "permuted": "in a fixed random order"}
+    for one, order in zip(axes[0], orders, strict=True):
+        labels: set[str] = set()
+        for curve in (curve for curve in kept if curve["order"] == order):
+            name = (curve["optimizer"], curve["step"])
+            look = style(names.index(name), int(name[0] in PEERS))
+            if name[0] == "frozen":
+                look.update(color="0.45", marker=None, linewidth=3.0)
+            at = (np.arange(len(curve["accuracy"])) + 1) * curve["seconds_per_epoch"]
+            label = ":".join(name)
+            shown = label if order == orders[0] and label not in labels else None
+            labels.add(label)
+            # Errors on a logarithmic axis: what matters happens above 90 %.
+            one.plot(at, 100 * np.maximum(1 - np.array(curve["accuracy"]), 1e-3), label=shown, **look)
+        one.set(xscale="log", yscale="log", xlabel="seconds of training",
+                title=f"Digits, pixels {titles[order]}")  # fmt: skip
+        one.set_yticks([2, 3, 5, 10, 20, 50, 90], ["2", "3", "5", "10", "20", "50", "90"])
+        one.minorticks_off()
+    axes[0][0].set_ylabel("test error in %")
+    figure.legend(loc="outside lower center", ncols=min(len(names), 8), fontsize=9, frameon=False)
+    folder.figure("digits.png", figure)
+    close(figure)
