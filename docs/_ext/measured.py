@@ -101,7 +101,17 @@ def table(found: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     return list(found["table"][0]), found["table"]
 
 
-FORMS = {"steps": steps, "promises": promises, "procrustes": procrustes}
+def memory(found: dict[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
+    """One line for each rule, with the bytes per column."""
+    rows: dict[str, dict[str, str]] = {}
+    for peak in found["peaks"]:
+        line = rows.setdefault(peak["step"], {"step": peak["step"]})
+        line[f"d = {peak['d']}"] = f"{peak['bytes']:,} bytes ({peak['bytes per column']:.3g} d)"
+    lines = list(rows.values())
+    return list(lines[0]), lines
+
+
+FORMS = {"memory": memory, "steps": steps, "promises": promises, "procrustes": procrustes}
 
 
 class Measured(Results):
