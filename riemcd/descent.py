@@ -18,7 +18,7 @@ from .bases import Basis
 from .coordstate import CoordinateState, Rows
 from .covector import Covector
 from .draw import Draw
-from .index import Coordinates, Index, PairSet
+from .index import Coordinates, Index
 from .partials import Partials
 from .selections import Selection
 from .stepsizes import StepSize
@@ -147,8 +147,8 @@ def aim(
 ) -> Direct | None:
     """Choose coordinates without looking at slopes; with ``check`` find the amounts, moving nothing.
 
-    With ``alone`` there is nothing else to move in this step: a single coordinate is then moved at once,
-    since it stays where it is should its slope not be finite. Returns None where reading and moving have
+    With ``alone`` there is nothing else to move in this step: then all is moved at once unless a slope is not
+    finite. Returns None where reading and moving have
     to go separate ways after all.
     """
     coords, weights = selection.select(index, _UNSEEN, draw, state)
@@ -157,9 +157,8 @@ def aim(
     coords = index.resolve(coords)
     if not check:
         return Direct(coords, rate, None)
-    done = alone and type(coords) is PairSet and coords.size == 1 and point.dim() == 2
-    found = basis.descend_(point, grad, coords, rate, True, done)
-    return None if found is None else Direct(coords, rate, *found, done)
+    found = basis.descend_(point, grad, coords, rate, True, alone, True)
+    return None if found is None else Direct(coords, rate, *found, alone)
 
 
 def _nobody_looks(coords: Coordinates | None) -> Tensor:

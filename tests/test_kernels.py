@@ -430,3 +430,32 @@ def test_groups_of_columns_are_the_same_compiled_and_not(dtype, layout, batch, n
             found.append((kernels.wedge_at(x, v, pairs, 0.7), turned))
     for ours, theirs in zip(*found, strict=True):
         assert (ours - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("rule", [selections.RandomMatching(), selections.Partition(16)], ids=repr)
+@pytest.mark.parametrize("basis", [bases.LeftGivens(), bases.RightGivens()], ids=["left", "right"])
+def test_all_or_nothing_moves(
+    basis: bases.Basis, rule: selections.Selection, layout: str, threads: int
+) -> None:
+    """Alone or beside another parameter the step is the same; with one NaN nothing moves at all."""
+    torch.set_num_threads(threads)
+    start = torch.linalg.qr(torch.randn(300, 300, generator=torch.Generator().manual_seed(0))).Q
+    moved = []
+    for others in (0, 1):
+        params = [
+            geoopt.ManifoldParameter(laid_out(start.clone(), layout), manifold=geoopt.EuclideanStiefel())
+            for _ in range(1 + others)
+        ]
+        for param in params:
+            param.grad = laid_out(torch.sin(3 * start), layout)
+        opt = SRCD(params, lr=0.1, basis=basis, selection=rule)
+        opt.step()
+        moved.append(params[0].detach().clone())
+        params[0].grad[7, 11] = torch.nan
+        before = [param.detach().clone() for param in params]
+        with pytest.raises(ValueError, match="nothing was changed"):
+            opt.step()
+        assert all(torch.equal(param, old) for param, old in zip(params, before, strict=True))
+    assert torch.equal(*moved) and not torch.equal(moved[0], start)

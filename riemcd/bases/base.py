@@ -122,13 +122,20 @@ class Basis(ABC):
         """Move ``point`` in place by ``amounts``, ``(*batch, k)``, along ``coords``."""
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+        self,
+        point: Tensor,
+        grad: Tensor,
+        coords: Coordinates,
+        rate: float,
+        check: bool,
+        move: bool,
+        whole: bool = False,
     ) -> tuple[Tensor, int] | None:
         """Move ``point`` in place by ``rate`` times the slopes along ``coords``, in one pass.
 
-        With ``check`` slopes that are not finite are counted and not moved along; without ``move``
-        nothing is. Returns the amounts, ``(*batch, k)``, and the count; None, and nothing has changed,
-        where there is no such pass.
+        With ``check`` slopes that are not finite are counted and not moved along; with ``whole`` nothing
+        moves at all where there is one; without ``move`` nothing does. Returns the amounts,
+        ``(*batch, k)``, and the count; None, and nothing has changed, where there is no such pass.
         """
         return None
 

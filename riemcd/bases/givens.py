@@ -125,13 +125,18 @@ class RightGivens(Basis):
         rotate_(point, PairSet.of(coords, point.shape[-1]), amounts, self._scale)
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+        self,
+        point: Tensor,
+        grad: Tensor,
+        coords: Coordinates,
+        rate: float,
+        check: bool,
+        move: bool,
+        whole: bool = False,
     ) -> tuple[Tensor, int] | None:
         """Read and rotate disjoint columns, or groups of them."""
         pairs = PairSet.of(coords, point.shape[-1])
-        if not (pairs.disjoint or pairs.cliques):
-            return None
-        return descend_(point, grad, pairs, rows=False, scale=self._scale, rate=rate, check=check, move=move)
+        return descend_(point, grad, pairs, False, self._scale, rate, check, move, whole)
 
     def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
         """Look through the product of the factors."""
@@ -233,14 +238,19 @@ class LeftGivens(Basis):
         rotate_(point, PairSet.of(coords, point.shape[-2]), amounts, -scale, rows=True)
 
     def descend_(
-        self, point: Tensor, grad: Tensor, coords: Coordinates, rate: float, check: bool, move: bool
+        self,
+        point: Tensor,
+        grad: Tensor,
+        coords: Coordinates,
+        rate: float,
+        check: bool,
+        move: bool,
+        whole: bool = False,
     ) -> tuple[Tensor, int] | None:
         """Read and rotate disjoint rows, each pair while it is in the cache, or groups of them."""
         pairs = PairSet.of(coords, point.shape[-2])
-        if not (pairs.disjoint or pairs.cliques):
-            return None
         scale = self._scale(point.shape[-2], point.shape[-1])
-        return descend_(point, grad, pairs, rows=True, scale=scale, rate=rate, check=check, move=move)
+        return descend_(point, grad, pairs, True, scale, rate, check, move, whole)
 
     def steepest(self, covector: Wedge, state: State | None = None) -> Tensor | None:
         """Look through the product of the factors."""

@@ -63,15 +63,15 @@ def share(task: Any, items: int) -> Any:
 def _add_atomically(typing_context: Any, address: Any, amount: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
-        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), generate
 
 
 @njit(nogil=True, inline="always")
-def take(task: Any, items: int) -> int:
-    """Return the first of some items that no thread has taken yet, and take them."""
-    return _add_atomically(carray(at(task, 25, np.int64), (1,))[0], items)
+def take(task: Any, items: int, counter: int) -> int:
+    """Return the first of some items that no thread has taken yet, and take them: counters go up only."""
+    return _add_atomically(carray(at(task, 25, np.int64), (1,))[0] + 8 * counter, items)
 
 
 @njit(nogil=True, fastmath=_SUM)
@@ -115,7 +115,7 @@ def _move(q: Any, item: int, following: int, angle: float, dtype: Any) -> None:
     e, i, j = _place(q, following)
     a, b = q[0] + size * (e * q[1] + i * q[2]), q[0] + size * (e * q[1] + j * q[2])
     g, h = q[3] + size * (e * q[4] + i * q[5]), q[3] + size * (e * q[4] + j * q[5])
-    if not q[17]:  # nothing will be read: what is rotated is what is called for
+    if q[17] == 0 or q[18] == 2:  # nothing will be read: what is rotated is what is called for
         a, b = q[6] + size * (e * q[7] + i * q[8]), q[6] + size * (e * q[7] + j * q[8])
         g, h = a, b
     lines = n * size // LINE
@@ -140,33 +140,55 @@ def _slope(q: Any, item: int, dtype: Any) -> float:
 
 
 @njit(nogil=True)
+def _read_pair(q: Any, item: int, scale: float, rate: float, dtype: Any) -> bool:
+    """Write the amount of one pair, and return whether its slope is finite where that is asked for."""
+    slope = scale * _slope(q, item, dtype)
+    amount, fine = rate * slope, True
+    if q[19]:
+        fine = math.isfinite(slope)
+        carray(at(q[13], item, np.bool_), (1,))[0] = not fine
+        if not fine:
+            amount = 0.0
+    carray(at(q[12], item, dtype), (1,))[0] = amount
+    return fine
+
+
+@njit(nogil=True)
 def _vectors(task: Any, dtype: Any) -> None:
     """Read slopes of pairs of contiguous vectors, or rotate them, or both in one pass.
 
     A pair is read and rotated while it is in the cache: the memory traffic is that of plain SGD. Threads
-    take some pairs at a time, so that one that comes late leaves its work to the others.
+    take some pairs at a time, so that one that comes late leaves its work to the others. Where ``moves`` is
+    two, nothing is rotated before every slope was found to be finite.
     """
     q = carray(at(task, 2, np.int64), (20,))
     scale, rate, turn = carray(at(task, 22, np.float64), (3,))
-    items, reads, moves, skips = q[14] * q[15], q[17], q[18], q[19]
+    items, reads, moves = q[14] * q[15], q[17], q[18]
     some = max(1, _BLOCK * 8 // max(1, q[16]))
-    start = take(task, some)
+    if moves == 2:
+        start = take(task, some, 0)
+        while start < items:
+            stop, wrong = min(start + some, items), 0
+            for item in range(start, stop):
+                wrong += 0 if _read_pair(q, item, scale, rate, dtype) else 1
+            take(task, wrong, 1)
+            take(task, stop - start, 2)
+            start = take(task, some, 0)
+        while take(task, 0, 2) < items:  # somebody is still reading
+            pass
+        if take(task, 0, 1) > 0:
+            return
+    counter = 3 if moves == 2 else 0
+    start = take(task, some, counter)
     while start < items:
         stop = min(start + some, items)
         for item in range(start, stop):
-            out = carray(at(q[12], item, dtype), (1,))
-            if reads:
-                slope = scale * _slope(q, item, dtype)
-                amount = rate * slope
-                if skips:
-                    carray(at(q[13], item, np.bool_), (1,))[0] = not math.isfinite(slope)
-                    if not math.isfinite(slope):
-                        amount = 0.0
-                out[0] = amount
-            angle = turn * np.float64(out[0])
+            if reads and moves != 2:
+                _read_pair(q, item, scale, rate, dtype)
+            angle = turn * np.float64(carray(at(q[12], item, dtype), (1,))[0])
             if moves and angle != 0.0:
                 _move(q, item, min(item + 1, stop - 1), angle, dtype)
-        start = take(task, some)
+        start = take(task, some, counter)
 
 
 @njit(nogil=True)

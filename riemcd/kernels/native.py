@@ -143,12 +143,12 @@ def descend_(
     x: Tensor,
     grad: Tensor,
     pairs: PairSet,
-    *,
     rows: bool,
     scale: float,
     rate: float,
     check: bool,
     move: bool = True,
+    whole: bool = False,
 ) -> tuple[Tensor, int] | None:
     """Read slopes and rotate along them, in one pass where memory allows.
 
@@ -168,12 +168,14 @@ def descend_(
         Count slopes that are not finite, and do not move along them.
     move : bool
         Whether to rotate at all.
+    whole : bool
+        Rotate nothing where a slope is not finite.
 
     Returns
     -------
     The amounts, ``(*batch, k)``, and how many slopes were not finite; None when this cannot be done.
     """
-    if not (_agree(x, grad) and _on_cpu(pairs)):
+    if not ((pairs.disjoint or pairs.cliques) and _agree(x, grad) and _on_cpu(pairs)):
         return None
     at_x, at_g = layout(x), layout(grad)
     if at_x is None or at_g is None:
@@ -191,20 +193,21 @@ def descend_(
     if pairs.cliques:
         group = CliqueTask(pairs, x, rows)
         group.read(u, v, (out[0], out[1] if check else 0), (scale, rate, 0.0))
-        if move:
+        if move and not (whole and 1 in bad):
             group.move(at_x, out[0], turn)
             increment_version(x)
         return amounts, bad.count(1)
     task = PairTask(pairs, x, rows)
+    at_once = move and (not whole or amounts.numel() == 1)  # one that is not finite is not moved anyway
     if move and u[2] == 1 == v[2]:
-        task.vectors(u, v, at_x, out, (1, 1, int(check)), (scale, rate, turn))
-    elif move and task.few:
+        task.vectors(u, v, at_x, out, (1, 1 if at_once else 2, int(check)), (scale, rate, turn))
+    elif at_once and task.few:
         task.few_pairs(u, v, out, (1, 1, int(check), int(rows)), (scale, rate, turn))
-    elif move and u[2] != 1 != v[2]:
+    elif at_once and u[2] != 1 != v[2]:
         task.columns(u, v, at_x, out, (1, 1, int(check)), (scale, rate, turn))
     else:
         task.read(u, v, out, int(check), (scale, rate, 0.0))
-        if move:
+        if move and not (whole and 1 in bad):
             task.move(at_x, out[0], turn)
     if move:
         increment_version(x)

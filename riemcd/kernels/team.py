@@ -112,7 +112,7 @@ def run(name: str, size: int, numbers: tuple[int, ...], factors: tuple[float, ..
     """Run a kernel on a task of ``work`` numbers of ``size`` bytes; small ones on this thread alone."""
     address, call, _ = _kernels.get((name, size)) or _load(name, size)
     threads = 1 if work < 32768 or _forked else torch.get_num_threads()
-    taken = array("q", (0,))
+    taken = array("q", (0, 0, 0, 0))
     last = (*numbers, *factors, taken.buffer_info()[0])
     if threads == 1:
         call(TASK.pack(0, 1, *last))
