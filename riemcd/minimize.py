@@ -16,6 +16,7 @@ from .index import Index, PairSet
 from .kernels.exact import Rounds
 from .partials import Partials
 from .problems import Extrapolation, Problem, Sweeps, Work
+from .problems.asked import check_call
 from .problems.base import tangent
 from .selections import RoundRobin, Selection
 from .stepsizes import Exact, StepSize
@@ -121,7 +122,7 @@ def minimize(
     (-3.0, True)
     """
     rule = Exact() if stepsize is None else stepsize
-    _check(problem, x0, selection, rule, tol, max_sweeps)
+    check_call(problem, x0, selection, rule, tol, max_sweeps, remember)
     work = problem.start(x0.detach().as_subclass(Tensor))
     exact = rule if isinstance(rule, Exact) else None
     if exact and exact.reflections and problem.reflect_(work):
@@ -143,17 +144,20 @@ def minimize(
             past.remember_(look.x, look.r)
         sweep, relative = look.sweep(number, angle, better is not None), look.relative
         history.append(sweep)
-        stop = callback is not None and callback(sweep, run.matrix)
+        stop = callback is not None and callback(sweep, run.matrix.clone())
         if not math.isfinite(sweep.value):
             reason = "The loss is no longer finite."
             break
-        if relative <= tol:
+        still = angle <= 4 * torch.finfo(x0.dtype).eps
+        # The gradient is zero at saddle points, too; sweeps in an order of the problem's own leave them.
+        least = run.own is None or not (relative <= tol or still) or run.own.is_minimum()
+        if relative <= tol and least:
             reason, converged = f"The gradient is within the tolerance {tol:g} of the loss's own.", True
             break
         if stop:
             reason = "The callback asked to stop."
             break
-        if angle <= 4 * torch.finfo(x0.dtype).eps:
+        if still and least:
             reason = "The rotations are down to rounding: there is nothing left to gain."
             break
     last = history[-1]
@@ -263,26 +267,6 @@ class _Look:
 
     def sweep(self, number: int, angle: float, extrapolated: bool = False) -> Sweep:
         return Sweep(number, self.value, self.norm, angle, extrapolated)
-
-
-def _check(problem: Any, x0: Any, selection: Any, rule: Any, tol: float, max_sweeps: int) -> None:
-    if not isinstance(problem, Problem):
-        raise TypeError(f"minimize takes a riemcd.problems.Problem, got the {type(problem).__name__}.")
-    if selection is not None and not isinstance(selection, Selection):
-        raise TypeError(f"selection must be a riemcd.selections.Selection, got {selection!r}.")
-    if not isinstance(rule, StepSize):
-        raise TypeError(f"stepsize must be a riemcd.stepsizes.StepSize, got {rule!r}.")
-    if not isinstance(x0, Tensor) or x0.dim() != 2 or x0.dtype not in (torch.float32, torch.float64):
-        raise ValueError("minimize: x0 must be one float32 or float64 matrix, of shape (n, p).")
-    if x0.shape[0] < x0.shape[1]:
-        raise ValueError(f"minimize: x0 must have at least as many rows as columns, got {tuple(x0.shape)}.")
-    problem.check(x0)
-    x = x0.detach()
-    off = float(torch.linalg.norm(x.mT @ x - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)))
-    if not off <= 1e3 * torch.finfo(x.dtype).eps * x.shape[0]:
-        raise ValueError(f"minimize: the columns of x0 must be orthonormal, they are off by {off:.3g}.")
-    if not tol >= 0 or max_sweeps < 0:
-        raise ValueError(f"minimize: tol and max_sweeps must not be negative, got {tol} and {max_sweeps}.")
 
 
 def _bar(max_sweeps: int, progress: bool) -> Any:

@@ -192,3 +192,35 @@ def test_refusals():
         riemcd.minimize(LinearTrace(M), x0[:3])
     with pytest.raises(ValueError, match="negative"):
         riemcd.minimize(LinearTrace(M), x0, tol=-1.0)
+
+
+def test_a_start_at_the_worst_point_of_two_rows():
+    """Points that do not move leave nothing to extrapolate from."""
+    M = torch.tensor([[-0.6139968046288573], [-0.7893085099665104]], dtype=torch.float64)
+    found = riemcd.minimize(LinearTrace(M), -M, tol=0, max_sweeps=20)
+    assert math.isfinite(found.value)
+
+
+def test_what_cannot_be_taken_is_refused():
+    M, x0, _ = make(5, 5, 0)
+    with pytest.raises(ValueError, match="exact angles are taken whole"):
+        riemcd.minimize(LinearTrace(M), x0, stepsize=riemcd.stepsizes.Clipped(Exact(), 0.1))
+    with pytest.raises(ValueError, match="type and the device of M"):
+        riemcd.minimize(LinearTrace(M), x0.float())
+    for remember in (-1, 2.5):
+        with pytest.raises(ValueError, match="whole number"):
+            riemcd.minimize(LinearTrace(M), x0, remember=remember)
+
+
+def test_a_callback_may_keep_points():
+    M, x0, _ = make(8, 8, 1)
+    for selection in (None, RoundRobin()):
+        kept = []
+        riemcd.minimize(
+            LinearTrace(M),
+            x0,
+            selection=selection,
+            max_sweeps=3,
+            callback=lambda _, point, k=kept: k.append(point),
+        )
+        assert not torch.equal(kept[0], kept[1])

@@ -56,6 +56,10 @@ class Sweeps(ABC):
     def sweep_(self) -> Tensor:
         """Turn every pair once, and return the largest angle."""
 
+    def is_minimum(self) -> bool:
+        """Return whether a point without a gradient is what was looked for, and not a saddle."""
+        return True
+
 
 class Problem(ABC):
     """A loss on matrices with orthonormal columns that knows its exact angles.

@@ -65,7 +65,9 @@ class Extrapolation:
         self._past = self._past[-2 * self.remember :]
 
     def _direction(self, x: Tensor, r: Tensor) -> Tensor | None:
-        near = [(y - x, s) for y, s in self._past if torch.linalg.norm(y - x) < 2 * _TRUST]
+        # Points that are the same to rounding say nothing about what lies between them.
+        least = torch.finfo(x.dtype).eps
+        near = [(y - x, s) for y, s in self._past if least < torch.linalg.norm(y - x) < 2 * _TRUST]
         if not near:
             return None
         # Differences of points are tangent up to their square; the step as a whole is projected below.

@@ -56,6 +56,11 @@ class LinearTrace(Problem):
             raise ValueError(
                 f"LinearTrace: X must have the shape of M, {tuple(self.M.shape)}, got {tuple(x.shape)}."
             )
+        if x.dtype is not self.M.dtype or x.device != self.M.device:
+            raise ValueError(
+                f"LinearTrace: X must have the type and the device of M, {self.M.dtype} on {self.M.device}, "
+                f"got {x.dtype} on {x.device}."
+            )
 
     def value(self, x: Tensor) -> Tensor:
         """Return minus the inner product."""
@@ -84,8 +89,7 @@ class LinearTrace(Problem):
 
     def sweeps(self, x: Tensor) -> Sweeps | None:
         """Turn the frame of the rows along; two rows are a single rotation, and need none."""
-        alike = self.M.dtype is x.dtype and self.M.device == x.device
-        return TurningFrame(x, self.M) if alike and x.shape[0] > 2 and x.shape[1] > 0 else None
+        return TurningFrame(x, self.M) if x.shape[0] > 2 and x.shape[1] > 0 else None
 
     def reflect_(self, work: Work) -> bool:
         """Turn around the row that is aligned worst, where the determinants of a square X and M differ."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,9 @@ class TurningFrame(Sweeps):
 
     def __init__(self, x: Tensor, m: Tensor) -> None:
         n, p = x.shape
+        size = float(m.abs().max())
+        m = m / size if 0 < size < math.inf else m  # only angles matter, and squares must not leave the range
+        self._target = m
         self.matrix = x.clone(memory_format=torch.contiguous_format)
         # M is triangular to begin with: rows of it that are zero, as in tall matrices and those of
         # low rank, stay zero, where rounding would give them angles of its own.
@@ -45,11 +50,11 @@ class TurningFrame(Sweeps):
         # Blocks of equal height: those that have one row less are filled up.
         row = torch.arange(rows, device=x.device)
         place = row % self._blocks * self._height + row // self._blocks
-        size = self._blocks * self._height
-        self._x = x.new_zeros(size, p).index_copy_(0, place, x)
+        total = self._blocks * self._height
+        self._x = x.new_zeros(total, p).index_copy_(0, place, x)
         # What only the frame turns: M and V, both transposed into it.
-        self._m = x.new_zeros(size, p + n).index_copy_(0, place, torch.cat([m, frame], 1))
-        self._real = torch.zeros(size, dtype=torch.bool, device=x.device).index_fill_(0, place, True)
+        self._m = x.new_zeros(total, p + n).index_copy_(0, place, torch.cat([m, frame], 1))
+        self._real = torch.zeros(total, dtype=torch.bool, device=x.device).index_fill_(0, place, True)
         self._next = self._meeting(x.device)
         self._within = Schedule.everybody(self._height, x.device)
         self._across = Schedule.across(self._height, x.device)
@@ -63,6 +68,18 @@ class TurningFrame(Sweeps):
         p = self._x.shape[1]
         self.matrix = self._m[:, p:].mT @ self._x
         return largest
+
+    def is_minimum(self) -> bool:
+        r"""Return whether :math:`X^\top M`, symmetric where there is no gradient, is positive enough.
+
+        Rotations of a square matrix keep its determinant: there, one eigenvalue may be negative if
+        no other is smaller in size.
+        """
+        n, p = self.matrix.shape
+        product = self.matrix.mT @ self._target
+        values = torch.linalg.eigvalsh((product + product.mT) / 2)
+        lowest = values[0] + values[1] if n == p else values[0]
+        return bool(lowest >= -1e4 * torch.finfo(values.dtype).eps * values.abs().max())
 
     def _round_(self, schedule: Schedule) -> Tensor:
         """Let blocks that lie beside each other meet, and lay beside each other those that meet next."""
