@@ -33,7 +33,8 @@ def shown(value: Any) -> str:
         return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-    return f"{value:.1e}"
+    # A minus sign: a line may break after a hyphen.
+    return f"{value:.1e}".replace("-", "−")
 
 
 def number(text: str) -> float | int | str | None:

@@ -41,10 +41,12 @@ def vector_of(context: Any, dtype: Any, size: int) -> Any:
 
 
 def load(builder: Any, address: Any, kind: Any, align: int) -> Any:
+    """Return the vector of type ``kind`` at an address that is a multiple of ``align``."""
     return builder.load(builder.inttoptr(address, ir.PointerType(kind)), align=align, typ=kind)
 
 
 def store(builder: Any, value: Any, address: Any, align: int) -> None:
+    """Write a vector to an address that is a multiple of ``align``."""
     builder.store(value, builder.inttoptr(address, ir.PointerType(value.type)), align=align)
 
 
@@ -65,6 +67,7 @@ def spread(builder: Any, number: Any, kind: Any) -> Any:
 
 
 def picked(builder: Any, a: Any, b: Any, which: list[int]) -> Any:
+    """Return the numbers ``which`` out of those of ``a`` followed by those of ``b``."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which))
 
 
