@@ -53,6 +53,18 @@ def linear_to_pair(i: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
     return lo, i - lo * (2 * nodes - 1 - lo) // 2 + lo + 1
 
 
+def _check_range(coords: Tensor, nodes: int) -> None:
+    """Raise where a number is not that of a pair; found out on the CPU only, without waiting for a device."""
+    if not coords.is_cpu or coords.numel() == 0:
+        return
+    least, most = coords.aminmax()
+    if least < 0 or most >= nodes * (nodes - 1) // 2:
+        raise IndexError(
+            f"coordinates must lie in 0, ..., {nodes * (nodes - 1) // 2 - 1} for pairs of {nodes}, "
+            f"got {int(least)} to {int(most)}."
+        )
+
+
 class PairSet:
     """A set of pairs that remembers what is known of its structure.
 
@@ -84,6 +96,7 @@ class PairSet:
         self.cliques = cliques
         self.order: Tensor | None = None
         self.size = lo.shape[-1]
+        lo, hi = lo.long(), hi.long()  # kernels read nothing else
         self.__dict__.update(lo=lo, hi=hi, ends=(lo, hi))
 
     @classmethod
@@ -141,6 +154,8 @@ class PairSet:
         """Read coordinates of either form as pairs."""
         if isinstance(coords, PairSet):
             return coords
+        coords = coords.long()
+        _check_range(coords, nodes)
         if coords.is_cpu and coords.dim() == 1 and coords.shape[0] == 1:
             pairs = cls.one(int(coords), nodes)
         else:

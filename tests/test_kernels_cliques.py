@@ -121,3 +121,13 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_coordinates_of_any_integer_type_within_their_range() -> None:
+    basis, W = bases.RightGivens(), torch.eye(8)
+    covector = basis.covector(W, torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
+    chosen = torch.tensor([0, 13, 27])
+    assert torch.equal(basis.partials(covector, chosen.int()), basis.partials(covector, chosen))
+    for wrong in ([28], [0, 28], [-1, 3]):
+        with pytest.raises(IndexError, match=r"must lie in 0, \.\.\., 27"):
+            basis.partials(covector, torch.tensor(wrong))

@@ -236,3 +236,21 @@ def test_modrelu_module_keeps_signs():
     torch.testing.assert_close(out.abs(), (z.abs() + module.bias).clamp(min=0))
     assert repr(module) == "ModReLU(50)"
     assert "nonlinearity='modrelu'" in repr(network())
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_an_empty_batch_goes_back(skips):
+    rnn = OrthogonalRNN(2, 3)
+    opt = SRCD(rnn.parameters(), lr=0.1, skip_weight_grad=skips)
+    output, _ = rnn(torch.randn(4, 0, 2))
+    output.sum().backward()
+    opt.step()
+    assert output.shape == (4, 0, 3)
+
+
+def test_a_bias_that_is_not_a_number_shows():
+    """Compiled or not, what has diverged is not taken for zero."""
+    rnn = OrthogonalRNN(2, 3)
+    with torch.no_grad():
+        rnn.bias.fill_(torch.nan)
+        assert bool(torch.isnan(rnn(torch.randn(2, 5, 2))[0]).all())

@@ -18,7 +18,7 @@ __all__ = ["ENTRIES"]
 def _modrelu_row(z: Any, b: Any, d: int, zero: Any) -> None:
     for c in range(d):
         size = abs(z[c]) + b[c]
-        size = size if size > zero else zero
+        size = zero if size < zero else size  # not a number stays what it is
         # Neither positive nor negative: zero, or not a number, stays what it is.
         z[c] = size if z[c] > zero else (-size if z[c] < zero else z[c])
 

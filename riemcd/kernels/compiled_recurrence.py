@@ -101,7 +101,7 @@ def _apply(code: int, z: Any, b: Any, h: Any, n: int, zero: Any) -> None:
     if code == _MODRELU:
         for j in range(n):
             size = abs(z[j]) + b[j]
-            size = size if size > zero else zero
+            size = zero if size < zero else size  # not a number stays what it is
             # Neither positive nor negative: zero, or not a number, stays what it is.
             h[j] = size if z[j] > zero else (-size if z[j] < zero else z[j])
     elif code == _RELU:

@@ -254,10 +254,10 @@ class _Backward:
         """Add what a piece of the sequence contributes to the gradients."""
         flat = delta.view(-1, delta.shape[-1])
         if self.d_inward is not None:
-            x = self.x[start:stop].reshape(flat.shape[0], -1)
+            x = self.x[start:stop].reshape(flat.shape[0], self.x.shape[-1])
             _add_product(self.d_inward, x, flat)
         if self.dx is not None:
-            torch.mm(flat, self.inward, out=self.dx[start:stop].view(flat.shape[0], -1))
+            torch.mm(flat, self.inward, out=self.dx[start:stop].view(flat.shape[0], self.x.shape[-1]))
         if self.d_weight is not None:
             _add_product(self.d_weight, flat, self.states[start:stop].view(flat.shape))
 
