@@ -106,16 +106,18 @@ def picture(times: dict[int, dict[str, Times]]) -> None:
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(name for row in times.values() for name in row))
-    figure, axes = plt.subplots(figsize=(9, 7))
-    for name in names:
+    figure, axes = plt.subplots(figsize=(11, 7))
+    colours = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for number, name in enumerate(names):
         points = [(d, row[name].median) for d, row in times.items() if name in row]
         ours = name.startswith("SRCD")
-        style = "o-" if ours else ("k--" if name == SGD else "x:")
-        axes.loglog(*zip(*points, strict=True), style, label=name, linewidth=1.5 if ours else 1)
-    axes.set_xlabel("d")
-    axes.set_ylabel("seconds per step")
+        style = "o-" if ours else ("--" if name == SGD else "x:")
+        colour = "black" if name == SGD else colours[number % len(colours)]
+        axes.loglog(*zip(*points, strict=True), style, label=name, color=colour, linewidth=1.5 if ours else 1)
+    axes.set(xlabel="size d of an orthogonal matrix", ylabel="seconds per step", title="One step, float32")
     axes.set_xticks(list(times), [str(d) for d in times])
+    axes.set_xticks([], minor=True)
     axes.grid(which="both", alpha=0.3)
-    axes.legend(fontsize=7, loc="upper left")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     figure.tight_layout()
     figure.savefig(RESULTS / "steps.png", dpi=130)
