@@ -1,6 +1,7 @@
 """All Python on the pages runs, and prints what the page says."""
 
 import contextlib
+import doctest
 import io
 import re
 import sys
@@ -15,6 +16,7 @@ BLOCK = re.compile(
     r"^\.\. (testsetup|testcode|testoutput|code-block)::(.*)\n((?:   :.*\n)*)\n((?:(?:   .*)?\n)+)",
     re.MULTILINE,
 )
+LOOSE = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 WRITTEN = ("_build", "api", "gallery")
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
@@ -49,12 +51,15 @@ def test_what_is_said_to_be_printed_is(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(DOCS / "plugins"), *sys.path])
     torch.manual_seed(0)
-    namespace, printed = {"__name__": "page"}, None
+    namespace, printed = {"__name__": "page"}, ""
     for kind, _, text in blocks(page):
         if kind in ("testsetup", "testcode"):
+            assert not printed, "the page does not show what its code prints"
             printed = run(text, namespace)
         elif kind == "testoutput":
-            assert printed.split() == text.split()
+            assert doctest.OutputChecker().check_output(text, printed, LOOSE), printed
+            printed = ""
+    assert not printed, "the page does not show what its code prints"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -37,6 +37,8 @@ TESTSETUP = """.. testsetup:: *
        for _name, _value in vars(importlib.import_module(_module)).items():
            if not _name.startswith("__"):
                globals()[_name] = _value
+   # Two of them may use one name for different things: what the page documents is meant.
+   globals().update((_name, getattr(importlib.import_module({page!r}), _name)) for _name in {names!r})
 """
 
 
@@ -128,7 +130,8 @@ def page(module: str, entries: list[Entry]) -> str:
     # riemcd.minimize is a function to the user and also the module that defines it: index the former.
     lines += ["   :no-index:", ""] if hides_module(module) else [""]
     defining = {getattr(entry.value, "__module__", None) or module for entry in entries}
-    lines += [TESTSETUP.format(modules=sorted(name for name in defining if name.startswith(PACKAGE)))]
+    modules = sorted(name for name in defining if name.startswith(PACKAGE))
+    lines += [TESTSETUP.format(modules=modules, page=module, names=[entry.name for entry in entries])]
     lines += [f".. currentmodule:: {module}", "", ".. autosummary::", ""]
     lines += [f"   {entry.name}" for entry in entries if entry.directive != "py:type"]
     for entry in entries:
