@@ -162,7 +162,7 @@ def test_saddle_points_are_left_in_general_position(n, p, seed):
     assert found.converged and abs(gap(found.value, -float(values.sum()))) < 1e-12
 
 
-@pytest.mark.parametrize("signs", itertools.product([-1.0, 1.0], repeat=3))
+@pytest.mark.parametrize("signs", list(itertools.product([-1.0, 1.0], repeat=3)))
 @pytest.mark.parametrize(("n", "values"), [(3, (5, 3, 1)), (3, (2, 2, 2)), (4, (5, 3, 1)), (3, (1, 0, 0))])
 def test_diagonal_saddle_points_are_left(n, values, signs):
     """From one saddle point a sweep can jump to another."""
