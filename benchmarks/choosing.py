@@ -2,7 +2,7 @@ r"""Which selection and which step size gets how far: the curves of the page on 
 
 Everyone minimises :math:`\|(W - T) C\|^2` over rotations, with a random rotation T and a diagonal C. Its
 gradient costs as much as reading the matrix, so that what is compared is the optimizers. Every learning rate
-is the best of a grid, by the loss at the end.
+is the best of a grid, by the loss at the end; the grid is widened until its best is not at its edge.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = ["by_step", "by_time"]
 
 Make = Callable[[Tensor, float], torch.optim.Optimizer]
 POINTS = 60  # of a curve
+_WIDER, _MOST_RATES = 1.5, 9  # how a grid of learning rates is widened, and how far
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,11 @@ def _best(problem: Problem, make: Make, grid: list[float], trial: float, seconds
         found = _run(problem, make, lr, trial, steps)[-1][-1]
         return found if found == found else float("inf")
 
-    lr = min(grid, key=last)
-    return {"lr": lr, "curve": _run(problem, make, lr, seconds, steps)}
+    ends = {lr: last(lr) for lr in grid}
+    while (lr := min(ends, key=lambda rate: ends[rate])) in (min(ends), max(ends)) and len(ends) < _MOST_RATES:
+        beyond = float(f"{lr * _WIDER if lr == max(ends) else lr / _WIDER:.3g}")
+        ends[beyond] = last(beyond)
+    return {"lr": lr, "tried": sorted(ends), "curve": _run(problem, make, lr, seconds, steps)}
 
 
 def _srcd(**options: Any) -> Make:

@@ -96,6 +96,8 @@ sphinx_gallery_conf = {
     "min_reported_time": 1,
     "within_subsection_order": "FileNameSortKey",
     "remove_config_comments": True,
+    # All examples run in one process: none may leave settings of torch to the next.
+    "reset_modules": ("matplotlib", "gallery_reset.reset_torch"),
 }
 
 html_theme = "furo"

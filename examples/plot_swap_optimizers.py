@@ -70,8 +70,8 @@ RATES = {False: (0.3, 1.0), True: (1e-2, 3e-2)}  # for plain and for adaptive st
 # %%
 # The loop that stays
 # -------------------
-# To be fair to all, each optimizer runs with two step sizes, and the one with the lower loss at the end is
-# shown. The clock counts the processor's time of forward, backward and step, so that a busy machine does
+# Each optimizer runs with two step sizes, and the one with the lower loss at the end is shown: enough for a
+# first look, not for a verdict. The clock counts the processor's time of forward, backward and step, so that a busy machine does
 # not disturb it; measuring is not on it.
 
 STEPS, BATCH, EVERY = 100, 64, 10
@@ -110,9 +110,9 @@ for name, make in OPTIMIZERS.items():
 # %%
 # What came out
 # -------------
-# Per iteration, groups of columns lead: a step takes every rotation inside of them. In seconds things look
-# different. Matrices of this size are cheap to factorise, so that nearly all lie close together; only the
-# search for the steepest rotations spends more on bookkeeping than on turning columns.
+# Compare the two upper panels. A step on groups of columns takes every rotation inside of them, a step on the
+# steepest ones has to look for them, and matrices of this size are cheap to factorise: what is ahead by
+# iterations need not be ahead by seconds.
 #
 # The rotations of a step need no factorisation; their rounding adds up slowly. A factorisation at every
 # step starts afresh each time. ``SRCD(..., stabilize=n)`` does so once in :math:`n` steps, for those who
