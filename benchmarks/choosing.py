@@ -86,7 +86,9 @@ def _best(problem: Problem, make: Make, grid: list[float], trial: float, seconds
         return found if found == found else float("inf")
 
     ends = {lr: last(lr) for lr in grid}
-    while (lr := min(ends, key=lambda rate: ends[rate])) in (min(ends), max(ends)) and len(ends) < _MOST_RATES:
+    while (lr := min(ends, key=lambda rate: ends[rate])) in (min(ends), max(ends)) and len(
+        ends
+    ) < _MOST_RATES:
         beyond = float(f"{lr * _WIDER if lr == max(ends) else lr / _WIDER:.3g}")
         ends[beyond] = last(beyond)
     return {"lr": lr, "tried": sorted(ends), "curve": _run(problem, make, lr, seconds, steps)}

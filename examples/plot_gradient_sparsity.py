@@ -108,11 +108,11 @@ for iteration, (slopes, _, found) in seen.items():
     print(f"{iteration:10d} {found[0.95]:16.1%} {found[0.99]:8.1%} {ratio:17.0f}")
 
 # %%
-# Where may the bright bands at the start come from? Nearly every input is a blank, and a pair of columns that
-# :math:`W` turns by :math:`\theta` adds the blanks up: :math:`1 + R_\theta + R_\theta^2 + \dots` has a
-# size of up to :math:`1 / \sin(|\theta|/2)`. If nothing else mattered, the pairs that turn least would have the
-# largest states, and rotations that touch them the largest slopes. Here are the pairs whose columns carry
-# most of the squared norm, to compare:
+# Where may the bright bands at the start come from? Nearly every input is a blank, and a pair of columns
+# that :math:`W` turns by :math:`\theta` adds the blanks up: :math:`1 + R_\theta + R_\theta^2 + \dots` has
+# a size of up to :math:`1 / \sin(|\theta|/2)`. If nothing else mattered, the pairs that turn least would
+# have the largest states, and rotations that touch them the largest slopes. Here are the pairs whose columns
+# carry most of the squared norm, to compare:
 
 energy = torch.nan_to_num(seen[0][1]).square().sum(1).unflatten(0, (-1, 2)).sum(1)
 for block in energy.argsort(descending=True)[:3].tolist():

@@ -71,8 +71,8 @@ RATES = {False: (0.3, 1.0), True: (1e-2, 3e-2)}  # for plain and for adaptive st
 # The loop that stays
 # -------------------
 # Each optimizer runs with two step sizes, and the one with the lower loss at the end is shown: enough for a
-# first look, not for a verdict. The clock counts the processor's time of forward, backward and step, so that a busy machine does
-# not disturb it; measuring is not on it.
+# first look, not for a verdict. The clock counts the processor's time of forward, backward and step, so that
+# a busy machine does not disturb it; measuring is not on it.
 
 STEPS, BATCH, EVERY = 100, 64, 10
 

@@ -5,7 +5,7 @@ the part of it that belongs to the thread it runs on. It allocates nothing, take
 interpreter, so that any thread may run it. Importing this module needs numba.
 
 numba looks at the age of one file only when it decides whether what it has cached still holds: whoever
-changes `at`, `share` or `take`, or the instructions of `.lanes`, must touch the other file of kernels too.
+changes what others import from here, or the instructions of `.lanes`, must touch the other files too.
 
 Indices are unsigned: numba wraps negative ones around, which costs a comparison per element.
 """
@@ -23,7 +23,8 @@ from numba.extending import intrinsic
 
 from .lanes import LINE, bytes_of, turn_ahead
 
-__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "share", "take"]
+__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "coming", "move", "part", "place"]
+__all__ += ["read_pair", "share", "take"]
 
 #: Names under which the team must be known to the linker before anything is compiled or loaded.
 THREAD_NUM, NUM_THREADS = "riemcd_thread_num", "riemcd_num_threads"
@@ -50,12 +51,19 @@ def at(typing_context: Any, address: Any, offset: Any, dtype: Any) -> Any:
 
 
 @njit(nogil=True, inline="always")
-def share(task: Any, items: int) -> Any:
-    """Return the first and the last item of this thread's part, ``[start, stop)``."""
+def part(task: Any) -> Any:
+    """Return the number of this thread, and how many there are."""
     words = carray(at(task, 0, np.int64), (2,))
     t, parts = words[0], words[1]
     if parts == 0:  # called by a team of OpenMP threads
         t, parts = np.int64(_thread_num()), np.int64(_num_threads())
+    return t, parts
+
+
+@njit(nogil=True, inline="always")
+def share(task: Any, items: int) -> Any:
+    """Return the first and the last item of this thread's part, ``[start, stop)``."""
+    t, parts = part(task)
     return items * t // parts, items * (t + 1) // parts
 
 
@@ -96,7 +104,7 @@ def _turn(a: Any, b: Any, n: int, s: Any, tau: Any) -> None:
 
 
 @njit(nogil=True, inline="always")
-def _place(q: Any, item: int) -> Any:
+def place(q: Any, item: int) -> Any:
     """Return the element of the batch and the ends of a pair."""
     e = item // q[15]
     m = item - e * q[15]
@@ -105,19 +113,27 @@ def _place(q: Any, item: int) -> Any:
     return e, min(i, j), max(i, j)
 
 
+@njit(nogil=True, inline="always")
+def coming(q: Any, item: int, only_moves: bool, size: int) -> Any:
+    """Return where two vectors are that will be read of a pair, and two that will be rotated."""
+    e, i, j = place(q, item)
+    g, h = q[6] + size * (e * q[7] + i * q[8]), q[6] + size * (e * q[7] + j * q[8])
+    if only_moves:
+        return g, h, g, h
+    one = 0 if q[3] == q[6] else 3  # the factor that is not the point
+    a = q[one] + size * (e * q[one + 1] + i * q[one + 2])
+    b = q[one] + size * (e * q[one + 1] + j * q[one + 2])
+    return a, b, g, h
+
+
 @njit(nogil=True)
-def _move(q: Any, item: int, following: int, angle: float, dtype: Any) -> None:
+def move(q: Any, item: int, following: int, angle: float, dtype: Any) -> None:
     """Rotate one pair, and call for what is read of the following one."""
     size, n = bytes_of(dtype), q[16]
-    e, lo, hi = _place(q, item)
+    e, lo, hi = place(q, item)
     s, tau = dtype(math.sin(angle)), dtype(math.tan(0.5 * angle))
     x, y = q[6] + size * (e * q[7] + lo * q[8]), q[6] + size * (e * q[7] + hi * q[8])
-    e, i, j = _place(q, following)
-    a, b = q[0] + size * (e * q[1] + i * q[2]), q[0] + size * (e * q[1] + j * q[2])
-    g, h = q[3] + size * (e * q[4] + i * q[5]), q[3] + size * (e * q[4] + j * q[5])
-    if q[17] == 0 or q[18] == 2:  # nothing will be read: what is rotated is what is called for
-        a, b = q[6] + size * (e * q[7] + i * q[8]), q[6] + size * (e * q[7] + j * q[8])
-        g, h = a, b
+    a, b, g, h = coming(q, following, q[17] == 0 or q[18] == 2, size)
     lines = n * size // LINE
     turn_ahead(x, y, lines, s, tau, a, b, g, h, dtype)
     rest = lines * LINE // size
@@ -127,7 +143,7 @@ def _move(q: Any, item: int, following: int, angle: float, dtype: Any) -> None:
 @njit(nogil=True)
 def _slope(q: Any, item: int, dtype: Any) -> float:
     """Read the wedge of one pair."""
-    e, lo, hi = _place(q, item)
+    e, lo, hi = place(q, item)
     n = q[16]
     return _wedge(
         carray(at(q[0], e * q[1] + lo * q[2], dtype), (n,)),
@@ -140,7 +156,7 @@ def _slope(q: Any, item: int, dtype: Any) -> float:
 
 
 @njit(nogil=True)
-def _read_pair(q: Any, item: int, scale: float, rate: float, dtype: Any) -> bool:
+def read_pair(q: Any, item: int, scale: float, rate: float, dtype: Any) -> bool:
     """Write the amount of one pair, and return whether its slope is finite where that is asked for."""
     slope = scale * _slope(q, item, dtype)
     amount, fine = rate * slope, True
@@ -170,7 +186,7 @@ def _vectors(task: Any, dtype: Any) -> None:
         while start < items:
             stop, wrong = min(start + some, items), 0
             for item in range(start, stop):
-                wrong += 0 if _read_pair(q, item, scale, rate, dtype) else 1
+                wrong += 0 if read_pair(q, item, scale, rate, dtype) else 1
             take(task, wrong, 1)
             take(task, stop - start, 2)
             start = take(task, some, 0)
@@ -184,10 +200,10 @@ def _vectors(task: Any, dtype: Any) -> None:
         stop = min(start + some, items)
         for item in range(start, stop):
             if reads and moves != 2:
-                _read_pair(q, item, scale, rate, dtype)
+                read_pair(q, item, scale, rate, dtype)
             angle = turn * np.float64(carray(at(q[12], item, dtype), (1,))[0])
             if moves and angle != 0.0:
-                _move(q, item, min(item + 1, stop - 1), angle, dtype)
+                move(q, item, min(item + 1, stop - 1), angle, dtype)
         start = take(task, some, counter)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "VECTOR",
     "add_wedge",
     "bytes_of",
+    "call_for",
     "combine",
     "fold",
     "fused",
@@ -233,7 +234,10 @@ def turn_ahead(
     h1: Any,
     dtype: Any,
 ) -> Any:
-    """Rotate two arrays of ``n`` lines by increments, and call for the lines of the four that come next."""
+    """Rotate two arrays of ``n`` lines by increments, and call for the lines of the four that come next.
+
+    The last two of them will be written.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         a, b, n, s, tau = args[:5]
@@ -242,8 +246,8 @@ def turn_ahead(
         less, minus = builder.fneg(sine), builder.fneg(half)
         with for_range(builder, n) as loop:
             shift = builder.mul(loop.index, n.type(LINE))
-            for address in args[5:9]:
-                _call_for(builder, builder.add(address, shift))
+            for which, address in enumerate(args[5:9]):
+                _call_for(builder, builder.add(address, shift), to_write=which > 1)
             for part in (0, VECTOR):
                 at_a, at_b = (builder.add(x, builder.add(shift, n.type(part))) for x in (a, b))
                 x, y = load(builder, at_a, kind, number), load(builder, at_b, kind, number)
@@ -255,9 +259,23 @@ def turn_ahead(
     return types.void(*(types.int64,) * 3, real, real, *(types.int64,) * 4, dtype), generate
 
 
-def _call_for(builder: Any, address: Any) -> None:
-    """Ask for the line at an address to be brought near."""
+def _call_for(builder: Any, address: Any, to_write: bool = False) -> None:
+    """Ask for the line at an address to be brought near, and taken from others where it will be written."""
     byte, word = ir.PointerType(ir.IntType(8)), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
     function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, byte), word(0), word(3), word(1)])
+    builder.call(function, [builder.inttoptr(address, byte), word(int(to_write)), word(3), word(1)])
+
+
+@intrinsic
+def call_for(typing_context: Any, a: Any, b: Any, g: Any, h: Any, n: Any) -> Any:
+    """Ask for ``n`` lines of each of four arrays; the last two will be written."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        with for_range(builder, args[4]) as loop:
+            shift = builder.mul(loop.index, args[4].type(LINE))
+            for which, address in enumerate(args[:4]):
+                _call_for(builder, builder.add(address, shift), to_write=which > 1)
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 5), generate

@@ -20,6 +20,7 @@ __all__ = ["CHUNKS", "NOWHERE", "Layout", "PairTask", "layout", "transposed"]
 NOWHERE = (0, 0, 0, 0)
 _EIGHT, _NONE = (0,) * 8, (0.0, 0.0, 0.0)
 LINE, VECTOR = 64, 32  # bytes, as in the compiled module, which is imported only where numba is
+SHARED = range(1 << 21, 1 << 24 | 1)  # bytes that a shared cache may hold, but not that of one core
 CHUNKS = 16  # of rows, when columns are summed: shapes decide them, never the number of threads
 
 Layout = tuple[int, int, int, int]  # address, and strides over the batch, the rows and the columns
@@ -85,6 +86,12 @@ class PairTask:
     ) -> None:
         """Read or move contiguous vectors."""
         at = (u[0], u[1], u[3], v[0], v[1], v[3], x[0], x[1], x[3], self.lo, self.hi, self.stride)
+        threads = team.size()
+        if threads > 1 == self.batch and does[0] and does[1] and 2 * self.work * self.size in SHARED:
+            room = torch.empty(threads * (self.k + self.width), dtype=torch.int64)
+            numbers = (*at, *out, room.data_ptr(), self.k, self.rows, self.width, *does[1:])
+            team.run("in_order", self.size, numbers, by, self.work)
+            return
         team.run("vectors", self.size, (*at, *out, self.batch, self.k, self.rows, *does), by, self.work)
 
     def read(

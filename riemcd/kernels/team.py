@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["TASK", "available", "run"]
+__all__ = ["TASK", "available", "run", "size"]
 
 #: (t, parts), twenty integers, three doubles, and where to count what has been taken. A task with parts = 0
 #: is shared by a team.
@@ -77,6 +77,11 @@ def available() -> bool:
         symbol = ctypes.cast(getattr(library, function), ctypes.c_void_p).value if library else 1
         llvm.add_symbol(name, symbol)
     return True
+
+
+def size() -> int:
+    """Return how many threads run at the same time on a task that is large; one where that is not sure."""
+    return 1 if _forked or _openmp() is None else torch.get_num_threads()
 
 
 _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
