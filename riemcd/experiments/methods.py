@@ -75,6 +75,8 @@ class Method:
 def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
     """Return the methods in the order given, with the frozen control of every kind of step in front.
 
+    The steps of ``radam`` get one only where there is nothing else.
+
     Parameters
     ----------
     names : sequence of str
@@ -93,7 +95,8 @@ def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
         if name == "rsgd" and chosen == "rmsprop":
             raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
         found.append(Method(name, chosen))
-    controls = [Method("frozen", method.step) for method in found]
+    ours = [method for method in found if method.name != "radam"] or found
+    controls = [Method("frozen", method.step) for method in ours]
     return list(dict.fromkeys([*controls, *found]))
 
 
