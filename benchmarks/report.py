@@ -16,6 +16,11 @@ __all__ = ["RESULTS", "cpu", "lines", "picture", "races", "save", "table", "verd
 RESULTS = Path(__file__).parent / "results"
 
 
+#: Colours that are told apart without red and green, and markers for when they begin again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+_MARKERS = "os^Dv"
+
+
 def _time(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
@@ -107,12 +112,11 @@ def picture(times: dict[int, dict[str, Times]]) -> None:
 
     names = list(dict.fromkeys(name for row in times.values() for name in row))
     figure, axes = plt.subplots(figsize=(11, 7))
-    colours = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
     for number, name in enumerate(names):
         points = [(d, row[name].median) for d, row in times.items() if name in row]
         ours = name.startswith("SRCD")
-        style = "o-" if ours else ("--" if name == SGD else "x:")
-        colour = "black" if name == SGD else colours[number % len(colours)]
+        style = ("-" if ours else ":") + _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
+        style, colour = ("--", "black") if name == SGD else (style, _COLOURS[number % len(_COLOURS)])
         axes.loglog(*zip(*points, strict=True), style, label=name, color=colour, linewidth=1.5 if ours else 1)
     axes.set(xlabel="size d of an orthogonal matrix", ylabel="seconds per step", title="One step, float32")
     axes.set_xticks(list(times), [str(d) for d in times])
