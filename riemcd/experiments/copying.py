@@ -36,7 +36,8 @@ class Copying(Settings):
     preset: Literal["demo", "paper", "adaptive"] = "demo"
     """Where the other values come from: "demo" has delay 100 and takes about two minutes; "paper" is
     its comparison (delay 1000, 500 iterations, one step size for everything); "adaptive" goes beyond it
-    (delay 1000, RMSProp steps, 4000 iterations or five minutes each). --help shows the values of the preset beside it."""
+    (delay 1000, RMSProp steps, 4000 iterations or five minutes each). --help shows the values of the preset
+    beside it."""
 
     optimizers: tuple[str, ...] = ()
     """Which ones, as above: for example frozen srcd-u partition:rmsprop."""

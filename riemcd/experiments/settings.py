@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,8 +45,21 @@ class Settings:
     """Show no progress bars."""
 
 
+def _keep_freed_memory() -> None:
+    """Let the C library use freed tensors again, where it can be told to.
+
+    It gives large ones back to the system at once, and every page of the next one is cleared and mapped
+    again: a sixth of an iteration on long sequences.
+    """
+    adjust = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if adjust is not None:
+        adjust(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        adjust(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+
+
 def prepare(settings: Settings) -> torch.device:
-    """Set the number of threads, and return the device."""
+    """Set the number of threads, keep freed memory, and return the device."""
+    _keep_freed_memory()
     if settings.threads < 0:
         raise ValueError(f"--threads must be 0 or more, got {settings.threads}.")
     if settings.threads:
