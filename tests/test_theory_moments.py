@@ -50,7 +50,8 @@ BLIND = [rule for rule in RULES if not rule.looks_at_slopes and rule.inclusion(I
 
 def random_gradient(draw, point):
     parts = 2 if point.is_complex() else 1
-    entries = st.floats(-4, 4, allow_subnormal=False)
+    # Squares are compared to relative precision, which subnormal numbers do not have.
+    entries = st.floats(-4, 4).map(lambda entry: entry if abs(entry) > 1e-140 else 0.0)
     grad = torch.from_numpy(draw(arrays(np.float64, (*point.shape, parts), elements=entries)))
     return torch.view_as_complex(grad) if parts == 2 else grad[..., 0]
 
