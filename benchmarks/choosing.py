@@ -25,7 +25,7 @@ __all__ = ["by_step", "by_time"]
 
 Make = Callable[[Tensor, float], torch.optim.Optimizer]
 POINTS = 60  # of a curve
-_WIDER, _MOST_RATES = 1.5, 9  # how a grid of learning rates is widened, and how far
+_WIDER = 1.5  # by how much a grid of learning rates is widened
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ def _best(problem: Problem, make: Make, grid: list[float], trial: float, seconds
         return found if found == found else float("inf")
 
     ends = {lr: last(lr) for lr in grid}
-    while (lr := min(ends, key=lambda rate: ends[rate])) in (min(ends), max(ends)) and len(
-        ends
-    ) < _MOST_RATES:
+    while (lr := min(ends, key=ends.__getitem__)) in (min(ends), max(ends)):
         beyond = float(f"{lr * _WIDER if lr == max(ends) else lr / _WIDER:.3g}")
         ends[beyond] = last(beyond)
     return {"lr": lr, "tried": sorted(ends), "curve": _run(problem, make, lr, seconds, steps)}

@@ -362,10 +362,11 @@ class _Memory:
         self._profiler.__exit__(None, None, None)
         live = peak = 0
         events = self._profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-        for event in sorted(events, key=lambda event: event.start_ns()):
-            if event.name() == "[memory]":
-                live += event.nbytes()
-                peak = max(peak, live)
+        # The clock can stand still between taking and giving back: then taking comes first.
+        memory = [(event.start_ns(), -event.nbytes()) for event in events if event.name() == "[memory]"]
+        for _, less in sorted(memory):
+            live = max(0, live - less)  # what was there before may be given back
+            peak = max(peak, live)
         self.peak = peak
 
 
@@ -373,16 +374,16 @@ class _Memory:
 @pytest.mark.parametrize("basis", [bases.LeftGivens(), bases.RightGivens()], ids=["left", "right"])
 @pytest.mark.parametrize("rule", [selections.Uniform(1), selections.RandomMatching()], ids=repr)
 @pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_step_takes_memory_for_columns_not_for_matrices(
-    compiled: bool, rule: selections.Selection, basis: bases.Basis, nonfinite: str
+    threads: int, compiled: bool, rule: selections.Selection, basis: bases.Basis, nonfinite: str
 ) -> None:
-    """Peak extra memory grows like d; without the compiled kernels a fixed buffer comes on top.
+    """Peak extra memory is a number of bytes for each column and thread, at every size.
 
-    On one thread: each has a line for every column that it works on.
+    Without the compiled kernels a buffer of fixed size comes on top.
     """
-    torch.set_num_threads(1)
-    peaks = {}
-    for d in (256, 1024):
+    torch.set_num_threads(threads)
+    for d in (256, 1024, 2048):
         param = geoopt.ManifoldParameter(torch.eye(d), manifold=geoopt.EuclideanStiefel())
         param.grad = torch.randn(d, d)
         opt = SRCD([param], lr=1e-3, basis=basis, selection=rule, nonfinite=nonfinite)
@@ -390,10 +391,7 @@ def test_a_step_takes_memory_for_columns_not_for_matrices(
             opt.step()
             with _Memory() as memory:
                 opt.step()
-        peaks[d] = memory.peak
-    assert 0 < peaks[1024] < 150 * 1024 + (0 if compiled else 1 << 21)
-    if compiled:
-        assert peaks[1024] <= 4.5 * peaks[256] + 4096
+        assert 0 < memory.peak < 150 * threads * d + (0 if compiled else 1 << 21)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

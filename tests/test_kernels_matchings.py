@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -99,3 +100,30 @@ def test_an_odd_row_stays(ran):
     assert ran == ["in_order"]
     assert torch.equal(moved[order[900]], x[order[900]])
     assert (moved != x).any(1).sum() == 900
+
+
+def test_threads_do_not_disturb_each_other(ran):
+    """Four Python threads, each with a team of its own, do what they do alone."""
+    torch.set_num_threads(2)
+    cases = []
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        x, grad = torch.randn(2, 800, 700, generator=generator)
+        cases.append((x, grad, PairSet.matching(torch.randperm(800, generator=generator), 800)))
+    found = {}
+
+    def work(number):
+        x, grad, pairs = cases[number]
+        x = x.clone()
+        for _ in range(5):
+            native.descend_(x, grad, pairs, True, 0.7, -0.01, True, True, True)
+        return x
+
+    alone = [work(number) for number in range(4)]
+    threads = [threading.Thread(target=lambda n=n: found.update({n: work(n)})) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(ran) == {"in_order"}
+    assert all(torch.equal(found[n], alone[n]) for n in range(4))

@@ -140,14 +140,20 @@ def test_directions_are_those_of_moves(example):
     assert (found - case.directions).abs().max() < 1e-7 * (1 + found.abs().max())
 
 
-@pytest.mark.parametrize("d", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("rule", [r for r in BLIND if not r.sweeps], ids=repr)
+def fits(rule, d):
+    """Whether there are enough pairs of d columns for a rule."""
+    try:
+        rule.check(Index.of_pairs(d))
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("rule", "d"), [(r, d) for r in BLIND if not r.sweeps for d in (2, 3, 4, 5, 6) if fits(r, d)]
+)
 def test_inclusion_is_what_enumeration_counts(rule, d):
     index = Index.of_pairs(d)
-    try:
-        rule.check(index)
-    except ValueError:
-        pytest.skip("too few coordinates")
     p = rule.inclusion(index)
     found = enumerated(rule, index)
     assert torch.allclose(found.first, torch.full_like(found.first, p), rtol=1e-12)

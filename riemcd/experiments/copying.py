@@ -16,6 +16,17 @@ from .settings import Settings, prepare
 
 __all__ = ["Copying", "presets", "run"]
 
+#: Tuning has seeds of its own, so that none that is reported has been chosen for.
+_TUNING_SEED = 100
+#: Step sizes of W that ``--preset tuning`` tries, and the best of them, by optimizer.
+GRIDS: dict[str, tuple[float, ...]] = {
+    "partition:rmsprop": (1e-4, 3e-4, 1e-3),
+    "radam": (1e-3, 3e-3, 1e-2, 3e-2),
+    "geotorch:rmsprop": (1e-4, 3e-4, 1e-3),
+}
+RATES: dict[str, float] = {"partition:rmsprop": 3e-4, "radam": 1e-2, "geotorch:rmsprop": 3e-4}
+_ADAPTIVE_LR = 1e-3  # where nothing was tried
+
 
 @dataclass(frozen=True, kw_only=True)
 class Copying(Settings):
@@ -33,11 +44,11 @@ class Copying(Settings):
     Below the memoryless loss K ln 8 / (L + 2K) a network has begun to remember.
     """
 
-    preset: Literal["demo", "paper", "adaptive"] = "demo"
+    preset: Literal["demo", "paper", "adaptive", "tuning"] = "demo"
     """Where the other values come from: "demo" has delay 100 and takes about two minutes; "paper" is
     its comparison (delay 1000, 500 iterations, one step size for everything); "adaptive" goes beyond it
-    (delay 1000, RMSProp steps, 4000 iterations or five minutes each). --help shows the values of the preset
-    beside it."""
+    (delay 1000, RMSProp steps, 4000 iterations or five minutes each), and "tuning" finds its step sizes.
+    --help shows the values of the preset beside it."""
 
     optimizers: tuple[str, ...] = ()
     """Which ones, as above: for example frozen srcd-u partition:rmsprop."""
@@ -66,8 +77,11 @@ class Copying(Settings):
     adaptive_lr: float = 1e-3
     """Adaptive steps: the step size of all parameters but W."""
 
-    adaptive_lr_orthogonal: float = 1e-3
-    """Adaptive steps: the step size of W."""
+    adaptive_lr_orthogonal: float | None = 1e-3
+    """Adaptive steps: the step size of W; None for the best of a grid for each optimizer."""
+
+    tuning: bool = False
+    """Try every step size of W of a grid, with seeds 100, 101, ..."""
 
     block: int = 19
     """How many columns partition puts in a group."""
@@ -85,14 +99,28 @@ class Copying(Settings):
     max_seconds: float | None = None
     """Stop a run when its iterations took so long together, however many they were."""
 
-    def rates(self, method: Method) -> Rates:
-        """Return the step sizes of a method."""
-        if method.adaptive:
-            return Rates(self.adaptive_lr_orthogonal, self.adaptive_lr)
-        return Rates(self.lr, self.lr)
+    def rates(self, method: Method) -> list[Rates]:
+        """Return the step sizes of a method, all of its grid where they are to be tuned."""
+        if not method.adaptive:
+            return [Rates(self.lr, self.lr)]
+        if self.tuning and method.label in GRIDS:
+            return [Rates(lr, self.adaptive_lr) for lr in GRIDS[method.label]]
+        tuned = RATES.get(method.label, _ADAPTIVE_LR)
+        lr = tuned if self.adaptive_lr_orthogonal is None else self.adaptive_lr_orthogonal
+        return [Rates(lr, self.adaptive_lr)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One of the runs that are wanted."""
+
+    method: Method
+    rates: Rates
+    seed: int
 
 
 _PAPER = ("frozen", "srgd", "srcd-u", "srcd-gs", "srcd-gs-block")
+_BEYOND = ("partition:rmsprop", "radam", "geotorch:rmsprop")
 
 
 def presets() -> dict[str, Copying]:
@@ -111,11 +139,12 @@ def presets() -> dict[str, Copying]:
         ),
         "adaptive": Copying(
             preset="adaptive",
-            optimizers=("partition:rmsprop", "radam", "geotorch:rmsprop"),
+            optimizers=_BEYOND,
             iterations=4000,
-            adaptive_lr_orthogonal=3e-4,  # of 3e-4 and 1e-3 the better with seed 100
+            adaptive_lr_orthogonal=None,
             max_seconds=300.0,
         ),
+        "tuning": Copying(preset="tuning", optimizers=_BEYOND, iterations=400, tuning=True),
     }
 
 
@@ -124,19 +153,26 @@ def run(settings: Copying) -> int:
     device = prepare(settings)
     methods = parse_methods(settings.optimizers, settings.step)
     folder = open_folder("copying", settings)
-    wanted = [(method, seed) for method in methods for seed in range(_seeds(settings, method))]
-    for method, seed in wanted:
-        check_same(folder, _name(method, seed), _what(settings, method, seed))
+    first = _TUNING_SEED if settings.tuning else 0
+    wanted = [
+        _Run(method, rates, seed)
+        for method in methods
+        for rates in settings.rates(method)
+        for seed in range(first, first + _seeds(settings, method))
+    ]
+    for one in wanted:
+        check_same(folder, _name(settings, one), _what(settings, one))
     done: list[tuple[Method, Finished]] = []
     with Interrupts() as stop:
-        for method, seed in wanted:
-            if stop.asked and not (folder.path / f"{_name(method, seed)}.pt").exists():
+        for one in wanted:
+            name = _name(settings, one)
+            if stop.asked and not (folder.path / f"{name}.pt").exists():
                 continue  # what an earlier session computed is still shown
             finished = carry_out(
                 folder,
-                _name(method, seed),
-                _what(settings, method, seed),
-                partial(_trainee, settings, method, seed, device),
+                name,
+                _what(settings, one),
+                partial(_trainee, settings, one, device),
                 settings.iterations,
                 stop=stop,
                 every=settings.checkpoint_every,
@@ -144,7 +180,7 @@ def run(settings: Copying) -> int:
                 quiet=settings.quiet,
             )
             if finished.rows:
-                done.append((method, finished))
+                done.append((one.method, finished))
     summary = summarise(settings, done)
     folder.write("summary.json", summary)
     draw(folder, summary)
@@ -153,40 +189,41 @@ def run(settings: Copying) -> int:
     return 130 if stop.asked else 0
 
 
-def _name(method: Method, seed: int) -> str:
-    return f"{method.slug}-seed{seed}"
+def _name(settings: Copying, one: _Run) -> str:
+    tried = f"-{one.rates.orthogonal:g}" if settings.tuning else ""
+    return f"{one.method.slug}{tried}-seed{one.seed}"
 
 
 def _seeds(settings: Copying, method: Method) -> int:
     return max(settings.seeds, settings.uniform_seeds) if method.name == "srcd-u" else settings.seeds
 
 
-def _what(settings: Copying, method: Method, seed: int) -> dict[str, Any]:
+def _what(settings: Copying, one: _Run) -> dict[str, Any]:
     """Return everything that decides about the numbers of a run."""
-    rates = settings.rates(method)
+    method = one.method
     return {
         "optimizer": method.label,
-        "seed": seed,
+        "seed": one.seed,
         "delay": settings.delay,
         "recall": settings.recall,
         "hidden": settings.hidden,
         "batch": settings.batch,
-        "lr": rates.others,
-        "lr_orthogonal": rates.orthogonal,
+        "lr": one.rates.others,
+        "lr_orthogonal": one.rates.orthogonal,
         "recurrence": f"{settings.loop} loop" if method.recurrence == "loop" else "fused",
         **({"block": settings.block} if method.name == "partition" else {}),
     }
 
 
-def _trainee(settings: Copying, method: Method, seed: int, device: Any) -> CopyingTrainee:
+def _trainee(settings: Copying, one: _Run, device: Any) -> CopyingTrainee:
     return CopyingTrainee(
-        method,
-        seed,
+        one.method,
+        one.seed,
         hidden=settings.hidden,
         delay=settings.delay,
         recall=settings.recall,
         batch=settings.batch,
-        rates=settings.rates(method),
+        rates=one.rates,
         block=settings.block,
         loop=settings.loop,
         device=device,

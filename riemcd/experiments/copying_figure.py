@@ -27,8 +27,8 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
         (method.step, run.what["seed"]): _losses(run) for method, run in done if method.name == "frozen"
     }
     curves, table = [], []
-    for label in dict.fromkeys(method.label for method, _ in done):
-        mine = [(method, run) for method, run in done if method.label == label]
+    for label, rate in dict.fromkeys(_apart(one) for one in done):
+        mine = [one for one in done if _apart(one) == (label, rate)]
         length = min(len(run.rows) for _, run in mine)
         smooth = np.stack([running_mean(_losses(run)[:length], width) for _, run in mine])
         curves.append(_curve(label, mine, smooth, _gain(mine, controls, length, width)))
@@ -53,12 +53,18 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
     }
 
 
+def _apart(one: tuple[Method, Finished]) -> tuple[str, float]:
+    """Return what tells one row of the table from another: the optimizer and its step size of W."""
+    return one[0].label, one[1].what["lr_orthogonal"]
+
+
 def _curve(label: str, mine: list[tuple[Method, Finished]], smooth: Any, gain: Any) -> dict[str, Any]:
     """Thin the curves of an optimizer; ``smooth`` is (runs, iterations)."""
     length = smooth.shape[1]
     at = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
     return {
         "optimizer": label,
+        "lr of W": mine[0][1].what["lr_orthogonal"],
         "runs": len(mine),
         "iteration": (at + 1).tolist(),
         "loss": _short(smooth.mean(0)[at]),
@@ -74,6 +80,8 @@ def _row(label: str, runs: list[Finished], loss: Any, baseline: float) -> dict[s
     below, half = np.flatnonzero(loss < baseline), np.flatnonzero(loss < baseline / 2)
     return {
         "optimizer": label,
+        "lr of W": None if label.startswith("frozen") else runs[0].what["lr_orthogonal"],
+        "lr": runs[0].what["lr"],
         "runs": len(runs),
         "iterations": len(loss),
         "loss": float(loss[-1]),
@@ -95,9 +103,12 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     adaptive = any(":" in curve["optimizer"] or curve["optimizer"] == "radam" for curve in summary["curves"])
     constant = any(curve["gain"] and ":" not in curve["optimizer"] for curve in summary["curves"])
     figure, axes = new_figure(3 if constant else 2, figsize=(17 if constant else 12, 5.4))
-    for curve in summary["curves"]:
-        look = _look(curve["optimizer"])
+    names = [curve["optimizer"] for curve in summary["curves"]]
+    for number, curve in enumerate(summary["curves"]):
+        before = names[:number].count(curve["optimizer"])
+        look = _look(curve["optimizer"], before)
         label = curve["optimizer"] + (f" (mean of {curve['runs']})" if curve["runs"] > 1 else "")
+        label += f", W at {curve['lr of W']:g}" if names.count(curve["optimizer"]) > 1 else ""
         at, loss = np.array(curve["iteration"]), np.array(curve["loss"])
         axes[0].plot(at, loss, label=label, **look)
         if curve["runs"] > 1:
@@ -124,10 +135,10 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     close(figure)
 
 
-def _look(label: str) -> dict[str, Any]:
-    """Return how a curve is drawn: colour and marker by optimizer, dashes by the kind of step."""
+def _look(label: str, before: int = 0) -> dict[str, Any]:
+    """Return how a curve is drawn: colour and marker by optimizer, dashes by the kind and size of step."""
     name, _, step = label.partition(":")
-    dashes = {"": 0, "rmsprop": 1, "adam": 2}[step]
+    dashes = {"": 0, "rmsprop": 1, "adam": 2}[step] + before
     if name == "frozen":
         return {**style(0, dashes), "color": "0.45", "marker": None, "linewidth": 3.0}
     return style(METHODS.index(name) - 1, dashes)

@@ -95,8 +95,8 @@ def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
         if name == "rsgd" and chosen == "rmsprop":
             raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
         found.append(Method(name, chosen))
-    ours = [method for method in found if method.name != "radam"] or found
-    controls = [Method("frozen", method.step) for method in ours]
+    compared = [method for method in found if method.name != "radam"] or found
+    controls = [Method("frozen", method.step) for method in compared]
     return list(dict.fromkeys([*controls, *found]))
 
 

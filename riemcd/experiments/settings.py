@@ -49,7 +49,7 @@ def _keep_freed_memory() -> None:
     """Let the C library use freed tensors again, where it can be told to.
 
     It gives large ones back to the system at once, and every page of the next one is cleared and mapped
-    again: a sixth of an iteration on long sequences.
+    again, which takes time in every iteration on long sequences.
     """
     adjust = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if adjust is not None:

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from . import native, team
 from .clique_tasks import LARGEST
+from .panels import tile
 from .tasks import CHUNKS
 
 __all__ = ["clique_products"]
 
-_PANEL, _LONG = 96, 80  # as in the compiled modules
+_LONG = 80  # as in the compiled module
 _ROWS = 128  # of a chunk
 _SMALLEST = 8  # columns of a group: with fewer, panels are mostly empty
 
@@ -31,7 +32,7 @@ def clique_products(u: Tensor, v: Tensor, nodes: Tensor) -> Tensor | None:
     (rows, _), (groups, r), size = u.shape, nodes.shape, u.element_size()
     if not (u.stride(1) == 1 == v.stride(1) and v.shape == u.shape and _SMALLEST <= r <= 2 * LARGEST):
         return None
-    nodes, width = nodes.contiguous(), _PANEL // size
+    nodes, width = nodes.contiguous(), tile().panel // size
     many = -(-r // width)
     # Shapes decide the chunks, never the number of threads, and with them the order of sums.
     chunks = max(1, min(CHUNKS, rows // _ROWS))

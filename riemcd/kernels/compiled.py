@@ -4,9 +4,6 @@ A kernel takes the address of a task, packed numbers laid out as in :mod:`riemcd
 the part of it that belongs to the thread it runs on. It allocates nothing, takes no lock and needs no
 interpreter, so that any thread may run it. Importing this module needs numba.
 
-numba looks at the age of one file only when it decides whether what it has cached still holds: whoever
-changes what others import from here, or the instructions of `.lanes`, must touch the other files too.
-
 Indices are unsigned: numba wraps negative ones around, which costs a comparison per element.
 """
 
@@ -23,8 +20,8 @@ from numba.extending import intrinsic
 
 from .lanes import LINE, bytes_of, turn_ahead
 
-__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "at", "coming", "move", "part", "place"]
-__all__ += ["read_pair", "share", "take"]
+__all__ = ["EACH", "ENTRIES", "NUM_THREADS", "THREAD_NUM", "all_fine", "at", "coming", "move", "part"]
+__all__ += ["place", "read_pair", "share", "take"]
 
 #: Names under which the team must be known to the linker before anything is compiled or loaded.
 THREAD_NUM, NUM_THREADS = "riemcd_thread_num", "riemcd_num_threads"
@@ -80,6 +77,14 @@ def _add_atomically(typing_context: Any, address: Any, amount: Any) -> Any:
 def take(task: Any, items: int, counter: int) -> int:
     """Return the first of some items that no thread has taken yet, and take them: counters go up only."""
     return _add_atomically(carray(at(task, 25, np.int64), (1,))[0] + 8 * counter, items)
+
+
+@njit(nogil=True, inline="always")
+def all_fine(task: Any, count: int) -> bool:
+    """Wait until ``count`` is reached in counter 2, and return whether nothing wrong is in counter 1."""
+    while take(task, 0, 2) < count:  # somebody is still reading
+        pass
+    return take(task, 0, 1) == 0
 
 
 @njit(nogil=True, fastmath=_SUM)
@@ -190,9 +195,7 @@ def _vectors(task: Any, dtype: Any) -> None:
             take(task, wrong, 1)
             take(task, stop - start, 2)
             start = take(task, some, 0)
-        while take(task, 0, 2) < items:  # somebody is still reading
-            pass
-        if take(task, 0, 1) > 0:
+        if not all_fine(task, items):
             return
     counter = 3 if moves == 2 else 0
     start = take(task, some, counter)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from .compiled import at, coming, move, part, place, read_pair, share, take
+from .compiled import all_fine, at, coming, move, part, place, read_pair, share, take
 from .lanes import LINE, bytes_of, call_for
 
 __all__ = ["ENTRIES"]
@@ -35,11 +35,7 @@ def _sorted(q: Any, room: Any, marks: Any) -> None:
 
 @njit(nogil=True)
 def _in_order(task: Any, dtype: Any) -> None:
-    """Do what `_vectors` does with every pair of one matrix that a shared cache can hold.
-
-    What another core has written is slow to read. Pairs go to threads in the order of their first ends, so
-    that the first rows stay with one thread, and whoever has read a pair turns it.
-    """
+    """Read slopes of pairs of contiguous vectors and rotate them; where ``moves`` is two, all or none."""
     q = carray(at(task, 2, np.int64), (20,))
     scale, rate, sense = carray(at(task, 22, np.float64), (3,))
     t, parts = part(task)
@@ -56,14 +52,14 @@ def _in_order(task: Any, dtype: Any) -> None:
             wrong += 0 if read_pair(q, mine[spot], scale, rate, dtype) else 1
         take(task, wrong, 1)
         take(task, 1, 2)
-        while take(task, 0, 2) < parts:  # somebody is still reading
-            pass
-        if take(task, 0, 1) > 0:
+        if not all_fine(task, parts):
             return
-    for number in range(start, stop):
-        # What was read last is nearest.
-        spot = stop - 1 - (number - start) if moves == 2 else number
-        following = max(spot - 1, start) if moves == 2 else min(spot + 1, stop - 1)
+    first, last, step = start, stop - 1, 1
+    if moves == 2:  # what was read last is nearest
+        first, last, step = last, first, -1
+    for number in range(stop - start):
+        spot = first + step * number
+        following = last if spot == last else spot + step
         item = mine[spot]
         if moves != 2:
             read_pair(q, item, scale, rate, dtype)

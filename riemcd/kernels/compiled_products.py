@@ -1,11 +1,8 @@
 """Products of a few rows with a matrix, on one thread; rules are those of :mod:`riemcd.kernels.compiled`.
 
 The matrix is packed into panels of ``width`` columns, each of them contiguous and filled up with zeros. A
-tile of four rows of a panel is twelve vectors: they stay in registers while the sum runs. Every row is
-summed in the same order, whatever tile it is in.
-
-numba looks at the age of one file only: whoever changes `products` or `apart` must touch the file of the
-recurrence too.
+tile of a few rows of a panel stays in registers while the sum runs. Every row is summed in the same order,
+whatever tile it is in.
 """
 
 from __future__ import annotations
@@ -22,10 +19,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .compiled import at, share
+from .panels import tile
 
 __all__ = ["ENTRIES", "apart", "products"]
 
-_BYTES, _VECTORS, _ROWS = 32, 3, 4
+_BYTES, _VECTORS, _ROWS = tile()
 _DEPTH = 256  # rows of a panel that stay in the nearest cache
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -124,7 +122,7 @@ def _tile(rows: int) -> Callable[..., None]:
     return add
 
 
-_four, _three, _two, _one = (_tile(rows) for rows in (4, 3, 2, 1))
+_whole, _four, _three, _two, _one = (_tile(rows) for rows in (_ROWS, 4, 3, 2, 1))
 
 
 @njit(nogil=True)
@@ -159,8 +157,12 @@ def products(
             r = 0
             while r + _ROWS <= rows:
                 x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
-                _four(x, stride, b, deep, y, ahead)
+                _whole(x, stride, b, deep, y, ahead)
                 r += _ROWS
+            if r + 4 <= rows:  # where whole ones are taller
+                x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
+                _four(x, stride, b, deep, y, ahead)
+                r += 4
             x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
             if rows - r == 3:
                 _three(x, stride, b, deep, y, ahead)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # What numba compiles has the types of numba, not of Python.
 # mypy: ignore-errors
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -246,8 +247,7 @@ def turn_ahead(
         less, minus = builder.fneg(sine), builder.fneg(half)
         with for_range(builder, n) as loop:
             shift = builder.mul(loop.index, n.type(LINE))
-            for which, address in enumerate(args[5:9]):
-                _call_for(builder, builder.add(address, shift), to_write=which > 1)
+            _call_for(builder, args[5:9], shift)
             for part in (0, VECTOR):
                 at_a, at_b = (builder.add(x, builder.add(shift, n.type(part))) for x in (a, b))
                 x, y = load(builder, at_a, kind, number), load(builder, at_b, kind, number)
@@ -259,12 +259,14 @@ def turn_ahead(
     return types.void(*(types.int64,) * 3, real, real, *(types.int64,) * 4, dtype), generate
 
 
-def _call_for(builder: Any, address: Any, to_write: bool = False) -> None:
-    """Ask for the line at an address to be brought near, and taken from others where it will be written."""
+def _call_for(builder: Any, addresses: Sequence[Any], shift: Any) -> None:
+    """Ask for a line of each of four arrays to be brought near; the last two are to be written."""
     byte, word = ir.PointerType(ir.IntType(8)), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
     function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, byte), word(int(to_write)), word(3), word(1)])
+    for which, address in enumerate(addresses):
+        place = builder.inttoptr(builder.add(address, shift), byte)
+        builder.call(function, [place, word(int(which > 1)), word(3), word(1)])
 
 
 @intrinsic
@@ -273,9 +275,7 @@ def call_for(typing_context: Any, a: Any, b: Any, g: Any, h: Any, n: Any) -> Any
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         with for_range(builder, args[4]) as loop:
-            shift = builder.mul(loop.index, args[4].type(LINE))
-            for which, address in enumerate(args[:4]):
-                _call_for(builder, builder.add(address, shift), to_write=which > 1)
+            _call_for(builder, args[:4], builder.mul(loop.index, args[4].type(LINE)))
         return context.get_dummy_value()
 
     return types.void(*(types.int64,) * 5), generate

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from . import native, team
+from .panels import tile
 
 __all__ = ["Panels", "backward_", "forward_", "panels_for"]
 
-_PANEL = 96  # bytes of a row of a panel, as in the compiled module, which is imported only where numba is
-_SPAN = 8  # panels, as there
-_TILE = 4  # rows that are worked on at once
+_SPAN = 8  # panels, as in the compiled module, which is imported only where numba is
 _GROUP = 64  # rows whose states stay in the cache beside a panel
 _FEW, _LARGE = 16, 1 << 18  # with fewer rows for a thread, products with a larger matrix are torch's
 _NONE = (0.0, 0.0, 0.0)
@@ -30,7 +29,7 @@ class Panels:
 
     def __init__(self, matrix: Tensor) -> None:
         (depth, n), size = matrix.shape, matrix.element_size()
-        width = _PANEL // size
+        width = tile().panel // size
         self.keep = torch.empty(-(-n // width) * depth * width, dtype=matrix.dtype)
         self.address = self.keep.data_ptr()
         if matrix.numel() > 0:
@@ -42,7 +41,7 @@ def _group(batch: int) -> int:
     """Return how many rows are taken through time together: whole tiles, and a like share for each thread."""
     share = -(-batch // max(1, torch.get_num_threads()))
     share = -(-share // -(-share // _GROUP))
-    return -(-share // _TILE) * _TILE
+    return -(-share // tile().rows) * tile().rows
 
 
 def _serves(states: Tensor, *others: Tensor | None) -> bool:
@@ -94,7 +93,7 @@ def forward_(
         return False
     x, (_, batch, d), size = _rows(x), states.shape, states.element_size()
     inner, outer = Panels(across.mT), Panels(inward.mT)
-    each, width = _group(batch), _PANEL // size
+    each, width = _group(batch), tile().panel // size
     room = torch.empty((batch + each) * _SPAN * width, dtype=states.dtype)
     b = None if bias is None else bias.contiguous()
     own, added = (0, 0) if b is None else (b.data_ptr(), 0) if owns_bias else (0, b.data_ptr())
@@ -152,7 +151,7 @@ def backward_(
     code : int
     """
     (steps, batch, d), size = delta.shape, delta.element_size()
-    each, width = _group(batch), _PANEL // size
+    each, width = _group(batch), tile().panel // size
     room = torch.empty((batch + each) * _SPAN * width, dtype=delta.dtype)
     above = (0, 0, 0) if outer is None else (outer.data_ptr(), outer.stride(0), outer.stride(1))
     at_kept, at_sums = (0 if x is None else x.data_ptr() for x in (kept, sums))

@@ -10,6 +10,7 @@ Where torch's OpenMP library is not found, slices run on Python threads with the
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
 import os
 import pkgutil
@@ -87,6 +88,15 @@ def size() -> int:
 _kernels: dict[tuple[str, int], tuple[int, Callable[[bytes], None], Any]] = {}
 
 
+@cache
+def _sources() -> str:
+    """Return a name for the sources of all kernels as they are now."""
+    found = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
 def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     """Compile a kernel, or take it from numba's cache."""
     # Here, because they need numba.
@@ -99,6 +109,9 @@ def _load(name: str, size: int) -> tuple[int, Callable[[bytes], None], Any]:
     with _lock:
         if (name, size) not in _kernels:
             signature, entry = numba.void(numba.int64), entries[name, size]
+            # numba finds what it has cached by name, and looks whether one file is still the same; but what
+            # an entry calls is in others.
+            entry.__qualname__ = f"{entry.__name__}_{_sources()}"
             try:
                 function = numba.cfunc(signature, cache=True)(entry)
             except RuntimeError:  # no directory to cache in
