@@ -15,6 +15,7 @@ from torch import nn
 
 from riemcd.cli import main
 from riemcd.experiments import copying_task
+from riemcd.experiments.copying import GRIDS
 from riemcd.experiments.copying_task import LETTERS, CopyingTrainee, copying_batch, memoryless_loss
 from riemcd.experiments.methods import METHODS, Method, Rates, parse_methods
 from riemcd.experiments.networks import LoopRNN
@@ -139,6 +140,16 @@ def test_what_a_run_leaves(tmp_path, capsys):
     assert json.loads((folder / "settings.json").read_text())["hidden"] == 12
     end = json.loads((folder / "srcd-u-seed1.json").read_text())
     assert end["complete"] and end["end"]["iterations"] == 5 and end["what"]["seed"] == 1
+
+
+def test_tuning_tries_a_grid_with_seeds_of_its_own(tmp_path):
+    folder = tmp_path / "run"
+    assert copying(folder, "--iterations", "2", "--tuning", "--optimizers", "partition:rmsprop", "radam") == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    tried = [(row["optimizer"], row["lr of W"]) for row in summary["table"]]
+    grids = [(name, lr) for name in ("partition:rmsprop", "radam") for lr in GRIDS[name]]
+    assert tried == [("frozen:rmsprop", None), *grids]
+    assert {run["seed"] for run in summary["runs"]} == {100}
 
 
 OPTIMIZERS = ["partition:rmsprop", "srcd-gs-block", "radam"]

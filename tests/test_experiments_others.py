@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from riemcd.cli import COMMANDS, main
-from riemcd.experiments import cost, digits_rates, digits_task, problems_task, rotate, rotate_task, sparsity
+from riemcd.experiments import (
+    cost,
+    digits_rates,
+    digits_task,
+    problems_rates,
+    problems_task,
+    rotate,
+    rotate_task,
+    sparsity,
+)
 from riemcd.experiments.copying_task import CopyingTrainee
 from riemcd.experiments.digits_task import DigitsTrainee, load_digits
 from riemcd.experiments.folder import as_table
@@ -121,6 +130,19 @@ def test_cost_and_problems_skip_what_is_done(tmp_path, monkeypatch):
             patch.setattr(where, called, lambda *a, o=original, s=asked: (s.append(0), o(*a))[1])
             assert command(name, folder, "--resume") == 0
         assert len(asked) == 2  # one trial and one that is not timed
+
+
+def test_tuning_of_problems_ends_inside_its_grid(tmp_path):
+    folder = tmp_path / "run"
+    options = ["--tuning", "--problems", "pca", "--seconds", "0.02"]
+    assert (
+        main(["problems", "--output", str(folder), "--size", "12", "--threads", "1", "--quiet", *options])
+        == 0
+    )
+    for contestant in problems_rates.KINDS.values():
+        rows = [row for row in summary(folder)["table"] if row["contestant"] == contestant]
+        (best,) = (row["lr"] for row in rows if row["best"])
+        assert min(row["lr"] for row in rows) < best < max(row["lr"] for row in rows)
 
 
 # ---------------------------------------------------------------------------------------- sparsity
@@ -291,7 +313,7 @@ def test_learned_rotations_beat_their_start():
 
 @pytest.mark.parametrize("name", ["procrustes", "pca", "brockett", "joint"])
 def test_exact_angles_reach_the_closed_form(name):
-    outcome = solve(PROBLEMS[name](20, 3), "minimize", 20.0, 1e-10, lambda: False)
+    outcome = solve(PROBLEMS[name](20, 3), "minimize", 0.0, 20.0, 1e-10, lambda: False)
     assert outcome.curve[-1][1] <= 1e-10
     assert problems_task.off_manifold(outcome.point) < 1e-10
 
@@ -299,7 +321,9 @@ def test_exact_angles_reach_the_closed_form(name):
 def test_unmixing_finds_the_sources():
     case = PROBLEMS["ica"](100, 0)
     assert case.quality is not None
-    outcome = solve(case, "SRCD matching", 20.0, 1e-6, lambda: False)
+    outcome = solve(
+        case, "SRCD matching", problems_rates.RATES["ica"]["coordinate"], 20.0, 1e-6, lambda: False
+    )
     assert outcome.curve[-1][1] <= 1e-6
     assert case.quality(outcome.point) < 0.06 < case.quality(case.start)
 

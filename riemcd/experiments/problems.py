@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +12,14 @@ import numpy as np
 from .figures import close, new_figure, style
 from .folder import Folder, Log, open_folder
 from .interrupt import Interrupts
-from .problems_task import CONTESTANTS, PROBLEMS, off_manifold, solve
+from .problems_rates import KINDS, RATES, best_of, widened
+from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
 from .settings import Settings, machine, prepare
 
 __all__ = ["Problems", "presets", "run"]
 
 Name = Literal["procrustes", "pca", "brockett", "joint", "ica"]
+_Attempt = Callable[[str, str, float], dict[str, Any] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +28,16 @@ class Problems(Settings):
 
     procrustes (the nearest rotation), pca (ten principal components), brockett (five eigenvectors in order),
     joint (ten matrices, diagonal in one basis) and ica (ten Laplace sources, 10,000 samples). Contestants:
-    geoopt's RiemannianSGD, RiemannianAdam and RiemannianLineSearch; SRCD with one random rotation, a random
-    matching and a greedy one; and riemcd.minimize, which turns pairs by exact angles and needs no step size
-    (not for ica, whose loss is no trigonometric polynomial). Each stops at the goal or when its time is up.
+    geoopt's RiemannianSGD, RiemannianAdam and RiemannianLineSearch; SRCD with one random rotation, the
+    steepest one, the steepest 0.5 %, a random matching and a greedy one; and riemcd.minimize, which turns
+    pairs by exact angles and needs no step size (not for ica, whose loss is no trigonometric polynomial).
+    Each stops at the goal or when its time is up. Step sizes are the best of a grid for every problem and
+    kind of contestant: --preset tuning tries them with another seed.
     """
 
-    preset: Literal["demo", "paper"] = "demo"
-    """Where the other values come from: "paper" has larger matrices and more time."""
+    preset: Literal["demo", "paper", "tuning"] = "demo"
+    """Where the other values come from: "paper" has larger matrices and more time, "tuning" goes through
+    the grids of step sizes."""
 
     problems: tuple[Name, ...] = ("procrustes", "pca", "brockett", "joint", "ica")
     """Which ones."""
@@ -47,12 +54,17 @@ class Problems(Settings):
     seed: int = 0
     """Of the problem and of the start."""
 
+    tuning: bool = False
+    """Try step sizes, twice as large or half as large as before until the best is inside the grid; SRCD's
+    rules share the one that is best for its matching."""
+
 
 def presets() -> dict[str, Problems]:
     """Return the configurations by name."""
     return {
         "demo": Problems(preset="demo", size=100, seconds=3.0),
         "paper": Problems(preset="paper", size=300, seconds=10.0),
+        "tuning": Problems(preset="tuning", size=300, seconds=3.0, seed=100, tuning=True),
     }
 
 
@@ -67,16 +79,23 @@ def run(settings: Problems) -> int:
     path = folder.path / "outcomes.jsonl"
     kept = path.read_bytes().count(b"\n") if path.exists() else 0
     with Interrupts() as stop, Log(path, keep=kept) as log:
-        wanted = [(p, c) for p in settings.problems for c in CONTESTANTS if (p, c) != ("ica", "minimize")]
-        with tqdm(wanted, unit="run", disable=settings.quiet) as bar:
-            for problem, contestant in bar:
-                before = [r for r in log.rows if (r["problem"], r["contestant"]) == (problem, contestant)]
-                if before or stop.asked:
-                    continue
-                row = _try(settings, problem, contestant, stop)
-                if not stop.asked:
+        with tqdm(total=_count(settings), unit="run", disable=settings.quiet) as bar:
+
+            def attempt(problem: str, contestant: str, rate: float) -> dict[str, Any] | None:
+                """Return what came out, now or before the interruption; None after Ctrl-C."""
+                asked = {"problem": problem, "contestant": contestant, "rate": rate}
+                row = next((r for r in log.rows if asked.items() <= r.items()), None)
+                if row is None and not stop.asked:
+                    row = {**asked, **_try(settings, problem, contestant, rate, stop)}
+                    if stop.asked:
+                        return None
                     log.add(row)
-                bar.set_postfix_str(f"{problem}, {contestant}: gap {row['gap']:.1e}")
+                    bar.set_postfix_str(f"{problem}, {contestant}: gap {row['gap']:.1e}")
+                bar.update()
+                return row
+
+            for problem in settings.problems:
+                _tune(problem, attempt) if settings.tuning else _compare(problem, attempt)
         rows = list(log.rows)
     summary = _summarise(settings, rows)
     folder.write("summary.json", summary)
@@ -87,15 +106,34 @@ def run(settings: Problems) -> int:
     return 130 if stop.asked else 0
 
 
-def _try(settings: Problems, problem: str, contestant: str, stop: Interrupts) -> dict[str, Any]:
+def _entrants(problem: str) -> list[str]:
+    return [name for name in CONTESTANTS if (problem, name) != ("ica", "minimize")]
+
+
+def _count(settings: Problems) -> int | None:
+    """Return how many attempts there will be, where that is known."""
+    return None if settings.tuning else sum(len(_entrants(problem)) for problem in settings.problems)
+
+
+def _compare(problem: str, attempt: _Attempt) -> None:
+    """Let everyone try once, with the best step size."""
+    for name in _entrants(problem):
+        attempt(problem, name, RATES[problem].get(kind_of(name) or "", 0.0))
+
+
+def _tune(problem: str, attempt: _Attempt) -> None:
+    """Look for the best step size of every kind."""
+    for kind, name in KINDS.items():
+        widened(RATES[problem][kind], partial(attempt, problem, name))
+
+
+def _try(settings: Problems, problem: str, contestant: str, rate: float, stop: Interrupts) -> dict[str, Any]:
     case = PROBLEMS[problem](settings.size, settings.seed)
     # A first round without a clock, in which kernels are compiled.
-    solve(case, contestant, 1e-9, settings.goal, lambda: stop.asked)
-    outcome = solve(case, contestant, settings.seconds, settings.goal, lambda: stop.asked)
+    solve(case, contestant, rate, 1e-9, settings.goal, lambda: stop.asked)
+    outcome = solve(case, contestant, rate, settings.seconds, settings.goal, lambda: stop.asked)
     at = np.unique(np.linspace(0, len(outcome.curve) - 1, 200).round().astype(int))
     return {
-        "problem": problem,
-        "contestant": contestant,
         "gap": outcome.curve[-1][1],
         "seconds": outcome.curve[-1][0],
         "steps": outcome.steps,
@@ -109,19 +147,25 @@ def _try(settings: Problems, problem: str, contestant: str, stop: Interrupts) ->
 
 
 def _summarise(settings: Problems, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    best = [
+        best_of([r for r in rows if (r["problem"], r["contestant"]) == pair])
+        for pair in dict.fromkeys((r["problem"], r["contestant"]) for r in rows)
+    ]
     table = [
-        {"problem": row["problem"], "contestant": row["contestant"], "gap": row["gap"],
-         "seconds": row["seconds"], "steps": row["steps"], "at the goal": "yes" if row["reached"] else "no",
-         "|XᵀX − I|": row["orthogonality"], "Amari": row["quality"], "closed form": row["closed_form"],
-         "its seconds": row["closed_seconds"]}
+        {"problem": row["problem"], "contestant": row["contestant"], "lr": row["rate"] or None,
+         "gap": row["gap"], "seconds": row["seconds"], "steps": row["steps"],
+         "at the goal": "yes" if row["reached"] else "no", "|XᵀX − I|": row["orthogonality"],
+         "Amari": row["quality"], "closed form": row["closed_form"], "its seconds": row["closed_seconds"],
+         **({"best": row in best} if settings.tuning else {})}
         for row in rows
     ]  # fmt: skip
     note = (
-        f"{settings.size} rows, double precision. gap: to the best value, relative; steps: gradients, or "
-        f"sweeps of minimize; the goal is a gap of {settings.goal:g} within {settings.seconds:g} seconds."
+        f"{settings.size} rows, double precision. lr: of procrustes, but Adam's, over the largest singular "
+        "value; gap: to the best value, relative; steps: gradients, or sweeps of minimize; the goal is a gap "
+        f"of {settings.goal:g} within {settings.seconds:g} seconds."
     )
     return {"experiment": "problems", "size": settings.size, "goal": settings.goal, "table": table,
-            "note": note, "outcomes": rows, "machine": machine()}  # fmt: skip
+            "note": note, "outcomes": best if settings.tuning else rows, "machine": machine()}  # fmt: skip
 
 
 def _draw(folder: Folder, summary: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import geoopt
@@ -19,7 +19,7 @@ from ..minimize import Sweep, minimize
 from ..nn.init import haar_
 from ..optim import SRCD
 
-__all__ = ["CONTESTANTS", "PROBLEMS", "Case", "Outcome", "amari_distance", "solve"]
+__all__ = ["CONTESTANTS", "PROBLEMS", "Case", "Outcome", "amari_distance", "kind_of", "off_manifold", "solve"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Case:
         The same loss for exact angles.
     quality : callable, optional
         What else there is to say of a point, such as Amari's distance.
-    rates : dict
-        Step sizes, the best of a grid on another seed at 60 rows, by kind of contestant.
+    unit : float
+        What step sizes of gradient and coordinate descent are counted in.
     """
 
     loss: Callable[[Tensor], Tensor]
@@ -54,7 +54,7 @@ class Case:
     scale: float
     problem: problems.Problem | None = None
     quality: Callable[[Tensor], float] | None = None
-    rates: dict[str, float] = field(default_factory=dict)
+    unit: float = 1.0
 
     def gap(self, value: float) -> float:
         """Return how far a value is above the best one, relative to the problem's scale."""
@@ -80,9 +80,8 @@ def procrustes(size: int, seed: int) -> Case:
     M = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     (nearest, _), seconds = _timed(lambda: scipy.linalg.orthogonal_procrustes(np.eye(size), M.numpy()))
     best = -float((torch.from_numpy(nearest) * M).sum())
-    steep = 1.5 / float(torch.linalg.matrix_norm(M, 2))  # over the curvature
     return Case(lambda x: -(x * M).sum(), _start(size, size, seed, M), best, "scipy, SVD", seconds, -best,
-                problems.LinearTrace(M), rates={"sgd": steep, "adam": 0.1, "coordinate": steep})  # fmt: skip
+                problems.LinearTrace(M), unit=1 / float(torch.linalg.matrix_norm(M, 2)))  # fmt: skip
 
 
 def _spectrum(size: int, seed: int) -> Tensor:
@@ -98,7 +97,7 @@ def pca(size: int, seed: int) -> Case:
     values, seconds = _timed(lambda: np.linalg.eigvalsh(A.numpy()))
     best = -float(values[-p:].sum())
     return Case(lambda x: -(x * (A @ x)).sum(), _start(size, p, seed), best, "numpy, eigh", seconds, -best,
-                problems.QuadraticTrace(A), rates={"sgd": 1.0, "adam": 0.1, "coordinate": 3.0})  # fmt: skip
+                problems.QuadraticTrace(A))  # fmt: skip
 
 
 def brockett(size: int, seed: int) -> Case:
@@ -109,8 +108,7 @@ def brockett(size: int, seed: int) -> Case:
     values, seconds = _timed(lambda: np.linalg.eigvalsh(A.numpy()))
     best = -float((values[::-1][:p] * weights.numpy()).sum())
     return Case(lambda x: -(x * weights * (A @ x)).sum(), _start(size, p, seed), best, "numpy, eigh",
-                seconds, -best, problems.QuadraticTrace(A, weights),
-                rates={"sgd": 0.1, "adam": 0.1, "coordinate": 1.0})  # fmt: skip
+                seconds, -best, problems.QuadraticTrace(A, weights))  # fmt: skip
 
 
 def joint(size: int, seed: int) -> Case:
@@ -126,13 +124,12 @@ def joint(size: int, seed: int) -> Case:
     problem = problems.JointDiagonalization(A)
     start = _start(size, size, seed)
     return Case(problem.value, start, 0.0, "numpy, eigh of a mixture", seconds, float(problem.value(start)),
-                problem, rates={"sgd": 0.01, "adam": 0.1, "coordinate": 0.1})  # fmt: skip
+                problem)  # fmt: skip
 
 
 def ica(size: int, seed: int) -> Case:
     """Unmix ten Laplace sources of 10,000 samples: whitened, log-cosh, judged by Amari's distance."""
-    generator, sources = torch.Generator().manual_seed(seed), 10
-    count = 20 * size if size < 500 else 10_000
+    generator, sources, count = torch.Generator().manual_seed(seed), 10, 10_000
     uniform = torch.rand(count, sources, dtype=torch.float64, generator=generator) - 0.5
     S = -uniform.sign() * torch.log1p(-2 * uniform.abs()) / 2**0.5
     mixing = torch.randn(sources, sources, dtype=torch.float64, generator=generator)
@@ -153,8 +150,7 @@ def ica(size: int, seed: int) -> Case:
     polished = _descend(loss, near, 200)
     best = float(loss(polished))
     return Case(loss, _start(sources, sources, seed), best, "descent from the true answer", seconds,
-                float(loss(_start(sources, sources, seed))) - best, quality=quality,
-                rates={"sgd": 3.0, "adam": 0.1, "coordinate": 3.0})  # fmt: skip
+                float(loss(_start(sources, sources, seed))) - best, quality=quality)  # fmt: skip
 
 
 def _descend(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
@@ -205,25 +201,42 @@ class Outcome:
     point: Tensor
 
 
-_Maker = Callable[[Any, dict[str, float]], torch.optim.Optimizer]
-_OPTIMIZERS: dict[str, _Maker] = {
-    "RiemannianSGD": lambda x, rate: geoopt.optim.RiemannianSGD([x], lr=rate["sgd"]),
-    "RiemannianAdam": lambda x, rate: geoopt.optim.RiemannianAdam([x], lr=rate["adam"]),
-    "RiemannianLineSearch": lambda x, rate: geoopt.optim.RiemannianLineSearch([x]),
-    "SRCD uniform": lambda x, rate: SRCD([x], lr=rate["coordinate"], selection=selections.Uniform(1)),
-    "SRCD matching": lambda x, rate: SRCD([x], lr=rate["coordinate"], selection=selections.RandomMatching()),
-    "SRCD greedy": lambda x, rate: SRCD([x], lr=rate["coordinate"], selection=selections.GreedyMatching()),
+_Make = Callable[[Any, float], torch.optim.Optimizer]
+
+
+def _srcd(rule: selections.Selection) -> tuple[str, _Make]:
+    return "coordinate", lambda x, lr: SRCD([x], lr=lr, selection=rule)
+
+
+#: The kind of step size of each, where it has one, and how it is made.
+_OPTIMIZERS: dict[str, tuple[str | None, _Make]] = {
+    "RiemannianSGD": ("sgd", lambda x, lr: geoopt.optim.RiemannianSGD([x], lr=lr)),
+    "RiemannianAdam": ("adam", lambda x, lr: geoopt.optim.RiemannianAdam([x], lr=lr)),
+    "RiemannianLineSearch": (None, lambda x, lr: geoopt.optim.RiemannianLineSearch([x])),
+    "SRCD uniform": _srcd(selections.Uniform(1)),
+    "SRCD steepest": _srcd(selections.GaussSouthwell(1)),
+    "SRCD steepest 0.5 %": _srcd(selections.GaussSouthwell(fraction=0.005)),
+    "SRCD matching": _srcd(selections.RandomMatching()),
+    "SRCD greedy matching": _srcd(selections.GreedyMatching()),
 }
 #: ``minimize`` turns pairs by exact angles, where the problem knows them.
 CONTESTANTS = (*_OPTIMIZERS, "minimize")
 
 
-def solve(case: Case, name: str, seconds: float, goal: float, stopped: Callable[[], bool]) -> Outcome:
+def kind_of(name: str) -> str | None:
+    """Return the kind of a contestant's step size, or None where it has none."""
+    return None if name == "minimize" else _OPTIMIZERS[name][0]
+
+
+def solve(
+    case: Case, name: str, rate: float, seconds: float, goal: float, stopped: Callable[[], bool]
+) -> Outcome:
     """Let a contestant work until its gap is at most ``goal``, or its time is up."""
     if name == "minimize":
         return _solve_exactly(case, seconds, goal, stopped)
     x = geoopt.ManifoldParameter(case.start.clone(), manifold=geoopt.EuclideanStiefel())
-    opt = _OPTIMIZERS[name](x, case.rates)
+    kind, make = _OPTIMIZERS[name]
+    opt = make(x, rate if kind == "adam" else rate * case.unit)
     curve, used, steps = [(0.0, case.gap(float(case.loss(case.start))))], 0.0, 0
 
     def closure() -> Any:

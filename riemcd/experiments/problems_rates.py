@@ -1,0 +1,49 @@
+"""Step sizes for the problems: what was best with a seed of its own, and how that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["KINDS", "RATES", "best_of", "widened"]
+
+#: Whose step sizes are looked for; the other rules of SRCD take that of the matching.
+KINDS = {"sgd": "RiemannianSGD", "adam": "RiemannianAdam", "coordinate": "SRCD matching"}
+#: By problem and kind; those of Procrustes but Adam's are in units of one over its largest singular value.
+RATES: dict[str, dict[str, float]] = {
+    "procrustes": {"sgd": 1.5, "adam": 0.1, "coordinate": 1.5},
+    "pca": {"sgd": 1.0, "adam": 0.1, "coordinate": 3.0},
+    "brockett": {"sgd": 0.1, "adam": 0.1, "coordinate": 1.0},
+    "joint": {"sgd": 0.01, "adam": 0.1, "coordinate": 0.1},
+    "ica": {"sgd": 3.0, "adam": 0.1, "coordinate": 3.0},
+}
+_WIDER = 2.0  # by how much a grid is widened
+
+
+def best_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row that reached the goal first, or got nearest to it where none did."""
+    return min(rows, key=lambda row: (not row["reached"], row["seconds"] if row["reached"] else row["gap"]))
+
+
+def widened(middle: float, attempt: Callable[[float], dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Try a step size and its neighbours, then beyond the better end until the best is inside.
+
+    Parameters
+    ----------
+    middle : float
+        Where to begin.
+    attempt : callable
+        Returns a row with its ``rate``, or None to stop.
+    """
+    rows: list[dict[str, Any]] = []
+    waiting = [middle, middle / _WIDER, middle * _WIDER]
+    while waiting:
+        row = attempt(float(f"{waiting.pop(0):.3g}"))
+        if row is None:
+            break
+        rows.append(row)
+        if not waiting:
+            tried = [one["rate"] for one in rows]
+            best = best_of(rows)["rate"]
+            waiting = [best / _WIDER] if best == min(tried) else [best * _WIDER] if best == max(tried) else []
+    return rows
