@@ -18,6 +18,7 @@ SHOWN = {
     "SRCD RandomMatching, LeftGivens": "`SRCD`, a matching of all rows",
     "SRCD RandomMatching, RightGivens": "`SRCD`, a matching of all columns (the default)",
     "SRCD Partition(16), LeftGivens": "`SRCD`, groups of 16 rows",
+    "SRCD Partition(16), RightGivens": "`SRCD`, groups of 16 columns",
     SGD: "`torch.optim.SGD`, no constraint",
     "POGO": "pogo-torch",
     "geoopt RiemannianSGD, EuclideanStiefel": "geoopt `RiemannianSGD`",

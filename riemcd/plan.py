@@ -136,7 +136,8 @@ def _check_together(where: str, basis: Basis, selection: Selection, index: Index
     if selection.pairs and not basis.pairs:
         raise ValueError(
             f"{selection!r} chooses pairs, but the coordinates of {type(basis).__name__} "
-            f"are not pairs ({where})."
+            f"are not pairs ({where}). Put this parameter into a group with a selection of its own, "
+            "such as selections.All()."
         )
     try:
         selection.check(index)

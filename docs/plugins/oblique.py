@@ -22,7 +22,12 @@ from riemcd.covector import Ambient
 from riemcd.index import Coordinates, linear
 
 
-class Oblique(geoopt.Manifold):
+def _norms(x: Tensor) -> Tensor:
+    """Return the norms of columns, ``(*batch, 1, p)``."""
+    return x.square().sum(-2, keepdim=True).sqrt()
+
+
+class Oblique(geoopt.Manifold):  # type: ignore[misc]  # geoopt has no types
     """Matrices with columns of unit norm, a product of spheres; geoopt has none."""
 
     name = "Oblique"
@@ -32,7 +37,7 @@ class Oblique(geoopt.Manifold):
     def _check_point_on_manifold(
         self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5
     ) -> tuple[bool, str | None]:
-        norms = x.norm(dim=-2)
+        norms = _norms(x)
         ok = torch.allclose(norms, torch.ones_like(norms), atol=atol, rtol=rtol)
         return ok, None if ok else f"a column has a norm other than 1 with atol={atol}, rtol={rtol}"
 
@@ -49,7 +54,7 @@ class Oblique(geoopt.Manifold):
 
     def projx(self, x: Tensor) -> Tensor:
         """Return the columns divided by their norms."""
-        return x / x.norm(dim=-2, keepdim=True)
+        return x / _norms(x)
 
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the columns of ``u`` without their parts along those of ``x``."""
@@ -63,13 +68,14 @@ class Oblique(geoopt.Manifold):
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """Return where the great circles of the columns lead."""
-        s = u.norm(dim=-2, keepdim=True)
+        s = _norms(u)
         return torch.cos(s) * x + torch.sinc(s / torch.pi) * u
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return the root of the summed squared angles; half-chords are accurate for small ones too."""
-        angles = 2 * torch.atan2((x - y).norm(dim=-2), (x + y).norm(dim=-2))
-        return angles.norm(dim=-1, keepdim=keepdim)
+        angles = 2 * torch.atan2(_norms(x - y), _norms(x + y))
+        squares: Tensor = angles.square().sum((-2, -1), keepdim=keepdim)
+        return squares.sqrt()
 
     def random(self, *size: Any, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
         """Return columns that are uniform on the sphere."""
@@ -119,7 +125,7 @@ class ObliqueBasis(Basis):
         flat = (row * columns.numel() + place).expand(amounts.shape)
         u = u.scatter_add_(-1, flat, amounts.to(x.dtype)).view(x.shape)
         u = u - x * (x * u).sum(-2, keepdim=True)
-        s = u.norm(dim=-2, keepdim=True)
+        s = _norms(u)
         point[..., columns] = torch.cos(s) * x + torch.sinc(s / torch.pi) * u
 
     @classmethod
@@ -130,7 +136,7 @@ class ObliqueBasis(Basis):
 
 def _touched(coords: Tensor, p: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rows of the entries, the columns that occur, and which of these each entry is in."""
-    columns, place = (coords % p).unique(return_inverse=True)
+    columns, place = (coords % p).unique(return_inverse=True)  # type: ignore[no-untyped-call]
     return coords // p, columns, place
 
 

@@ -121,7 +121,6 @@ def presets() -> dict[str, DigitsSettings]:
                 "rnn",
                 "lstm",
             ),
-            seeds=1,
         ),
     }
 

@@ -29,11 +29,11 @@ GRIDS: dict[Learned, tuple[float, ...]] = {
     "cayley": (30.0, 100.0, 300.0, 1000.0),
     "qr": (30.0, 100.0, 300.0, 1000.0),
 }
-#: The best on held-out rows of those tried so far; not every grid has been gone through to its end.
+#: The best of them on held-out rows.
 RATES: dict[tuple[str, Learned], float] = {
     ("activations", "srcd"): 0.05,
     ("activations", "cayley"): 100.0,
-    ("activations", "qr"): 100.0,
+    ("activations", "qr"): 300.0,
     ("heavy", "srcd"): 0.05,
     ("heavy", "cayley"): 300.0,
     ("heavy", "qr"): 300.0,

@@ -72,4 +72,6 @@ class Selection(ABC):
 def check_size(rule: Selection, k: int, index: Index) -> None:
     """Raise a ValueError when a rule wants more coordinates than there are (none at all is no error)."""
     if index.count and k > index.count:
-        raise ValueError(f"{rule!r} takes {k} coordinates, but there are only {index.count}.")
+        raise ValueError(
+            f"{rule!r} takes {k} coordinates, but there are only {index.count}: take fewer, or All() of them."
+        )

@@ -26,6 +26,8 @@ def counts_agree(case: BasisCase) -> None:
     """``count``, ``index`` and ``partials`` speak of the same number of coordinates."""
     slopes = case.basis.partials(case.covector)
     assert slopes.shape == (*case.batch, case.count)
+    dims, shape = case.basis.point_dims, tuple(case.example.shape)
+    assert len(shape) == dims, f"point_dims is {dims}, but one point of the example has the shape {shape}"
     assert case.basis.index(case.shape).count == case.count
     assert bool(case.basis.index(case.shape).nodes) == case.basis.pairs
 
