@@ -74,14 +74,13 @@ class Oblique(geoopt.Manifold):  # type: ignore[misc]  # geoopt has no types
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return the root of the summed squared angles; half-chords are accurate for small ones too."""
         angles = 2 * torch.atan2(_norms(x - y), _norms(x + y))
-        squares: Tensor = angles.square().sum((-2, -1), keepdim=keepdim)
-        return squares.sqrt()
+        return angles.square().sum((-2, -1), keepdim=keepdim).sqrt()
 
     def random(self, *size: Any, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
         """Return columns that are uniform on the sphere."""
-        return geoopt.ManifoldTensor(
-            self.projx(torch.randn(*size, dtype=dtype, device=device)), manifold=self
-        )
+        x = self.projx(torch.randn(*size, dtype=dtype, device=device))
+        found: Tensor = geoopt.ManifoldTensor(x, manifold=self)
+        return found
 
 
 @final
