@@ -43,6 +43,7 @@ extensions = [
 exclude_patterns = ["_build", "results", "plugins", "gallery/**/*.ipynb", "gallery/**/*.md5"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 nitpicky = True
+smartquotes_action = "qe"  # dashes stay as they are: --resume is an option
 
 # Other projects' inventories need a network: set RIEMCD_DOCS_INTERSPHINX=1 where there is one.
 if os.environ.get("RIEMCD_DOCS_INTERSPHINX"):

@@ -205,7 +205,7 @@ for one, image in zip(axes.flat, torch.cat([wrong, right]).tolist(), strict=True
     answer, truth = said[image].item(), y_test[image].item()
     missed = answer != truth
     one.set_title(f"{answer} ({sure[image]:.0%})", color="#B34700" if missed else "black", weight="bold")
-    one.set_xlabel(f"is a {truth}" if missed else "", fontsize=11, color="#B34700")
+    one.set_xlabel(f"is {truth}" if missed else "", fontsize=11, color="#B34700")
     for side in one.spines.values():
         side.set(color="#D55E00" if missed else "0.6", linewidth=3 if missed else 1)
 missed = (said != y_test).sum().item()

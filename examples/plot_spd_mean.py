@@ -19,8 +19,8 @@ from matplotlib.collections import EllipseCollection
 
 from riemcd import SRCD, selections
 
-torch.set_num_threads(1)  # the matrices are small
 torch.manual_seed(0)
+torch.set_num_threads(1)  # the matrices are small
 
 # %%
 # A noisy field

@@ -151,6 +151,10 @@ print(f"{'model':10s} {'optimizer':16s} {'iterations':>10s} {'distortion':>10s}"
 for (model, name), run in runs.items():
     print(f"{model:10s} {name:16s} {run.iterations:10d} {run.measure():10.4f}")
 
+# %%
+# The picture on the right shows the ball from the side: the plane in which the nodes spread most, with every
+# node at its true distance from the centre. The colours are the three subtrees of the root.
+
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
 for (model, name), run in runs.items():
     left.plot(
@@ -161,10 +165,6 @@ for (model, name), run in runs.items():
     )
 left.set(xlabel="seconds", ylabel="distortion", yscale="log", title="Training")
 left.legend()
-
-# %%
-# The picture shows the ball from the side: the plane in which the nodes spread most, with every node at
-# its true distance from the centre. The colours are the three subtrees of the root.
 
 x = runs["Poincaré", "SRCD"].x.detach().as_subclass(torch.Tensor)
 plane = x @ torch.linalg.svd(x, full_matrices=False).Vh[:2].T

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -146,9 +146,9 @@ def test_tuning_tries_a_grid_with_seeds_of_its_own(tmp_path):
     folder = tmp_path / "run"
     assert copying(folder, "--iterations", "2", "--tuning", "--optimizers", "partition:rmsprop", "radam") == 0
     summary = json.loads((folder / "summary.json").read_text())
-    tried = [(row["optimizer"], row["lr of W"]) for row in summary["table"]]
-    grids = [(name, lr) for name in ("partition:rmsprop", "radam") for lr in GRIDS[name]]
-    assert tried == [("frozen:rmsprop", None), *grids]
+    tried = [(row["optimizer"], row["lr of W"] or 0.0, row["lr"]) for row in summary["table"]]
+    names = ("frozen:rmsprop", "partition:rmsprop", "radam")
+    assert tried == [(name, *pair) for name in names for pair in product(*GRIDS[name])]
     assert {run["seed"] for run in summary["runs"]} == {100}
 
 

@@ -25,6 +25,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
+from sphinx.pycode import ModuleAnalyzer
 
 PACKAGE = "riemcd"
 
@@ -74,10 +75,22 @@ class Entry:
         return "autofunction" if inspect.isroutine(self.value) else "autodata"
 
     @property
+    def comment(self) -> list[str]:
+        """What ``#:`` says above a constant, in whichever module defines it."""
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith(PACKAGE) and vars(module).get(self.name) is self.value:
+                found = ModuleAnalyzer.for_module(name).find_attr_docs().get(("", self.name))
+                if found:
+                    return [line for line in found if line]
+        return []
+
+    @property
     def documented(self) -> bool:
-        # An instance always inherits the docstring of its class, so only classes and routines can be judged.
-        if self.directive in ("autodata", "py:type"):
+        if self.directive == "py:type":
             return True
+        if self.directive == "autodata":
+            # An instance of a class of ours has the docstring of that class.
+            return bool(self.comment) or type(self.value).__module__ != "builtins"
         text = (self.value.__doc__ or "").strip()
         # A dataclass without a docstring gets its signature for one.
         generated = dataclasses.is_dataclass(self.value) and text.startswith(f"{self.name}(")
@@ -132,10 +145,17 @@ def page(module: str, entries: list[Entry]) -> str:
     defining = {getattr(entry.value, "__module__", None) or module for entry in entries}
     modules = sorted(name for name in defining if name.startswith(PACKAGE))
     lines += [TESTSETUP.format(modules=modules, page=module, names=[entry.name for entry in entries])]
-    lines += [f".. currentmodule:: {module}", "", ".. autosummary::", ""]
-    lines += [f"   {entry.name}" for entry in entries if entry.directive != "py:type"]
+    lines += [f".. currentmodule:: {module}", ""]
+    if any(entry.directive not in ("py:type", "autodata") for entry in entries):
+        lines += [".. autosummary::", ""]
+    lines += [f"   {entry.name}" for entry in entries if entry.directive not in ("py:type", "autodata")]
     for entry in entries:
+        if entry.directive == "autodata" and entry.comment:
+            lines += ["", f".. py:data:: {entry.name}", "", *(f"   {line}" for line in entry.comment)]
+            continue
         lines += ["", f".. {entry.directive}:: {entry.name}"]
+        if entry.directive == "autodata":
+            lines += ["   :no-value:"]
         if entry.directive == "autoclass":
             lines += ["   :members:"]
         elif entry.directive == "py:type":

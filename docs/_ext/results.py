@@ -95,8 +95,8 @@ class Results(SphinxDirective):
             text = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}."
             parts.append(nodes.paragraph(text=text))
         if (RESULTS / f"{name}.png").exists():
-            lines = [f".. image:: /results/{name}.png", f"   :alt: {found['note']}"]
-            lines += ["   :class: on-white", "   :width: 100%"]
+            lines = [f".. figure:: /results/{name}.png", f"   :alt: {found['note']}"]
+            lines += ["   :class: on-white", "   :width: 100%", "", f"   The figure of ``{name}``."]
             parts += self.parse_text_to_nodes("\n".join(lines) + "\n")
         return parts
 

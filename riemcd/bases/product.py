@@ -30,7 +30,8 @@ __all__ = ["ProductBasis"]
 
 def _every(flag: str) -> Any:
     """Return the flag of a product that holds when it holds for every factor."""
-    return property(lambda self: all(getattr(basis, flag) for basis in self.factors))
+    doc = f"Whether every factor has ``{flag}``."
+    return property(lambda self: all(getattr(basis, flag) for basis in self.factors), doc=doc)
 
 
 @dataclass(frozen=True)

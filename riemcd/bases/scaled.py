@@ -21,7 +21,7 @@ __all__ = ["ScaledBasis"]
 
 def _of_base(flag: str) -> Any:
     """Return a flag that is the base's own."""
-    return property(lambda self: getattr(self.inner, flag))
+    return property(lambda self: getattr(self.inner, flag), doc=f"The ``{flag}`` of the base.")
 
 
 @final

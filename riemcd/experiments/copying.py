@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
 from .copying_figure import draw, summarise
@@ -18,14 +19,21 @@ __all__ = ["Copying", "presets", "run"]
 
 #: Tuning has seeds of its own, so that none that is reported has been chosen for.
 _TUNING_SEED = 100
-#: Step sizes of W that ``--preset tuning`` tries, and the best of them, by optimizer.
-GRIDS: dict[str, tuple[float, ...]] = {
-    "partition:rmsprop": (1e-4, 3e-4, 1e-3),
-    "radam": (1e-3, 3e-3, 1e-2, 3e-2),
-    "geotorch:rmsprop": (1e-4, 3e-4, 1e-3),
+_OTHERS = (3e-4, 1e-3, 3e-3)
+#: Step sizes of W and of the other parameters that ``--preset tuning`` tries, by optimizer.
+GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "frozen:rmsprop": ((0.0,), _OTHERS),
+    "partition:rmsprop": ((1e-4, 3e-4, 1e-3), _OTHERS),
+    "radam": ((3e-3, 1e-2, 3e-2), (1e-3, 3e-3, 1e-2)),
+    "geotorch:rmsprop": ((1e-4, 3e-4, 1e-3), _OTHERS),
 }
-RATES: dict[str, float] = {"partition:rmsprop": 3e-4, "radam": 1e-2, "geotorch:rmsprop": 3e-4}
-_ADAPTIVE_LR = 1e-3  # where nothing was tried
+#: The best of them.
+RATES: dict[str, Rates] = {
+    "frozen:rmsprop": Rates(0.0, 1e-3),
+    "partition:rmsprop": Rates(3e-4, 1e-3),
+    "radam": Rates(1e-2, 3e-3),
+    "geotorch:rmsprop": Rates(3e-4, 1e-3),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +55,8 @@ class Copying(Settings):
     preset: Literal["demo", "paper", "adaptive", "tuning"] = "demo"
     """Where the other values come from: "demo" has delay 100 and takes about two minutes; "paper" is
     its comparison (delay 1000, 500 iterations, one step size for everything); "adaptive" goes beyond it
-    (delay 1000, RMSProp steps, 4000 iterations or five minutes each), and "tuning" finds its step sizes.
-    --help shows the values of the preset beside it."""
+    (delay 1000, RMSProp steps, 4000 iterations or five minutes each), and "tuning" finds its step sizes,
+    with a delay of 200. --help shows the values of the preset beside it."""
 
     optimizers: tuple[str, ...] = ()
     """Which ones, as above: for example frozen srcd-u partition:rmsprop."""
@@ -74,14 +82,14 @@ class Copying(Settings):
     lr: float = 2e-4
     """Constant steps: the step size, for everything."""
 
-    adaptive_lr: float = 1e-3
-    """Adaptive steps: the step size of all parameters but W."""
+    adaptive_lr: float | None = 1e-3
+    """Adaptive steps: the step size of all parameters but W; None for the best of a grid, by optimizer."""
 
     adaptive_lr_orthogonal: float | None = 1e-3
-    """Adaptive steps: the step size of W; None for the best of a grid for each optimizer."""
+    """Adaptive steps: the step size of W, likewise."""
 
     tuning: bool = False
-    """Try every step size of W of a grid, with seeds 100, 101, ..."""
+    """Try every step size of a grid, with seeds 100, 101, ..."""
 
     block: int = 19
     """How many columns partition puts in a group."""
@@ -104,10 +112,15 @@ class Copying(Settings):
         if not method.adaptive:
             return [Rates(self.lr, self.lr)]
         if self.tuning and method.label in GRIDS:
-            return [Rates(lr, self.adaptive_lr) for lr in GRIDS[method.label]]
-        tuned = RATES.get(method.label, _ADAPTIVE_LR)
-        lr = tuned if self.adaptive_lr_orthogonal is None else self.adaptive_lr_orthogonal
-        return [Rates(lr, self.adaptive_lr)]
+            return [Rates(*pair) for pair in product(*GRIDS[method.label])]
+        best = RATES.get(method.label, Rates(1e-3, 1e-3))
+        orthogonal, others = self.adaptive_lr_orthogonal, self.adaptive_lr
+        return [
+            Rates(
+                best.orthogonal if orthogonal is None else orthogonal,
+                best.others if others is None else others,
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -141,10 +154,11 @@ def presets() -> dict[str, Copying]:
             preset="adaptive",
             optimizers=_BEYOND,
             iterations=4000,
+            adaptive_lr=None,
             adaptive_lr_orthogonal=None,
             max_seconds=300.0,
         ),
-        "tuning": Copying(preset="tuning", optimizers=_BEYOND, iterations=400, tuning=True),
+        "tuning": Copying(preset="tuning", optimizers=_BEYOND, delay=200, iterations=400, tuning=True),
     }
 
 
@@ -190,7 +204,7 @@ def run(settings: Copying) -> int:
 
 
 def _name(settings: Copying, one: _Run) -> str:
-    tried = f"-{one.rates.orthogonal:g}" if settings.tuning else ""
+    tried = f"-{one.rates.orthogonal:g}-{one.rates.others:g}" if settings.tuning else ""
     return f"{one.method.slug}{tried}-seed{one.seed}"
 
 

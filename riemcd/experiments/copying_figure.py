@@ -27,12 +27,16 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
         (method.step, run.what["seed"]): _losses(run) for method, run in done if method.name == "frozen"
     }
     curves, table = [], []
-    for label, rate in dict.fromkeys(_apart(one) for one in done):
-        mine = [one for one in done if _apart(one) == (label, rate)]
+    for label, *rates in dict.fromkeys(_apart(one) for one in done):
+        mine = [one for one in done if _apart(one) == (label, *rates)]
         length = min(len(run.rows) for _, run in mine)
         smooth = np.stack([running_mean(_losses(run)[:length], width) for _, run in mine])
         curves.append(_curve(label, mine, smooth, _gain(mine, controls, length, width)))
         table.append(_row(label, [run for _, run in mine], smooth.mean(0), baseline))
+    if settings.tuning:
+        for row in table:
+            rivals = [other["loss"] for other in table if other["optimizer"] == row["optimizer"]]
+            row["best"] = row["loss"] == min(rivals)
     note = (
         f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
         f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
@@ -53,9 +57,9 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
     }
 
 
-def _apart(one: tuple[Method, Finished]) -> tuple[str, float]:
-    """Return what tells one row of the table from another: the optimizer and its step size of W."""
-    return one[0].label, one[1].what["lr_orthogonal"]
+def _apart(one: tuple[Method, Finished]) -> tuple[str, float, float]:
+    """Return what tells one row of the table from another: the optimizer and its step sizes."""
+    return one[0].label, one[1].what["lr_orthogonal"], one[1].what["lr"]
 
 
 def _curve(label: str, mine: list[tuple[Method, Finished]], smooth: Any, gain: Any) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def _curve(label: str, mine: list[tuple[Method, Finished]], smooth: Any, gain: A
     at = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
     return {
         "optimizer": label,
-        "lr of W": mine[0][1].what["lr_orthogonal"],
+        "rates": [mine[0][1].what["lr_orthogonal"], mine[0][1].what["lr"]],
         "runs": len(mine),
         "iteration": (at + 1).tolist(),
         "loss": _short(smooth.mean(0)[at]),
@@ -108,7 +112,8 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         before = names[:number].count(curve["optimizer"])
         look = _look(curve["optimizer"], before)
         label = curve["optimizer"] + (f" (mean of {curve['runs']})" if curve["runs"] > 1 else "")
-        label += f", W at {curve['lr of W']:g}" if names.count(curve["optimizer"]) > 1 else ""
+        if names.count(curve["optimizer"]) > 1:
+            label += " ({:g}, {:g})".format(*curve["rates"])
         at, loss = np.array(curve["iteration"]), np.array(curve["loss"])
         axes[0].plot(at, loss, label=label, **look)
         if curve["runs"] > 1:

@@ -111,16 +111,6 @@ def presets() -> dict[str, DigitsSettings]:
             preset="tuning",
             tuning=True,
             orders=("permuted",),
-            optimizers=(
-                "partition",
-                "frozen",
-                "radam",
-                "geotorch",
-                "geotorch:rmsprop",
-                "rsgd",
-                "rnn",
-                "lstm",
-            ),
         ),
     }
 

@@ -33,6 +33,7 @@ _RULES: dict[str, Callable[[int], selections.Selection]] = {
     "greedy-matching": lambda block: selections.GreedyMatching(),
     "partition": lambda block: selections.Partition(block),
 }
+#: All that can be named.
 METHODS = ("frozen", "sgd", "rsgd", *_RULES, "radam", "geotorch")
 
 

@@ -17,6 +17,7 @@ from . import team
 
 __all__ = ["CHUNKS", "NOWHERE", "Layout", "PairTask", "layout", "transposed"]
 
+#: The layout of a tensor that is not there.
 NOWHERE = (0, 0, 0, 0)
 _EIGHT, _NONE = (0,) * 8, (0.0, 0.0, 0.0)
 LINE, VECTOR = 64, 32  # bytes, as in the compiled module, which is imported only where numba is

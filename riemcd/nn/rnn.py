@@ -30,7 +30,7 @@ class OrthogonalRNN(nn.Module):
     ----------
     input_size, hidden_size : int
     nonlinearity : {"modrelu", "tanh", "relu", "identity"}
-        ``modrelu`` is :math:`\mathrm{sign}(z)\max(|z| + b, 0)`.
+        ``modrelu`` takes z to :math:`\mathrm{sign}(z)\max(|z| + b, 0)`.
     bias : bool
         Learn a bias: the :math:`b` of ``modrelu``, drawn from :math:`[-0.01, 0.01]`; for the others it is
         added to :math:`V x_t` and starts at zero.
