@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = _parse(tyro, given)
         runner: Callable[[Any], int] = _module(_command_of(settings)).run
         return runner(settings)
-    except ValueError as problem:
+    except (ValueError, OSError) as problem:
         print(f"riemcd: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

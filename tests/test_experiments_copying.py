@@ -139,7 +139,12 @@ def test_what_a_run_leaves(tmp_path, capsys):
     assert all(a["seconds"] < b["seconds"] for a, b in pairwise(rows))
     assert json.loads((folder / "settings.json").read_text())["hidden"] == 12
     end = json.loads((folder / "srcd-u-seed1.json").read_text())
-    assert end["complete"] and end["end"]["iterations"] == 5 and end["what"]["seed"] == 1
+    assert (
+        end["complete"]
+        and end["end"]["iterations"] == 5
+        and end["what"]["seed"] == 0
+        and end["what"]["draw"] == 1
+    )
 
 
 def test_tuning_tries_a_grid_with_seeds_of_its_own(tmp_path):
@@ -150,6 +155,17 @@ def test_tuning_tries_a_grid_with_seeds_of_its_own(tmp_path):
     names = ("frozen:rmsprop", "partition:rmsprop", "radam")
     assert tried == [(name, *pair) for name in names for pair in product(*GRIDS[name])]
     assert {run["seed"] for run in summary["runs"]} == {100}
+
+
+def test_runs_of_one_random_rotation_differ_by_the_rotations_alone(tmp_path):
+    folder = tmp_path / "run"
+    assert copying(folder, "--iterations", "4", "--optimizers", "srcd-u", "--uniform-seeds", "3") == 0
+    first, *others = (losses(folder, f"srcd-u-seed{draw}") for draw in range(3))
+    assert all(one[0] == first[0] and one != first for one in others)
+    weights = [checkpoint(folder, f"srcd-u-seed{n}")["trainee"]["model"]["core.weight_hh"] for n in range(2)]
+    assert not torch.equal(*weights)
+    table = json.loads((folder / "summary.json").read_text())["table"]
+    assert [row["runs"] for row in table] == [1, 3]
 
 
 OPTIMIZERS = ["partition:rmsprop", "srcd-gs-block", "radam"]

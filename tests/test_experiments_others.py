@@ -32,7 +32,7 @@ from riemcd.nn.init import haar_
 SMALL = {
     "sparsity": ["--hidden", "12", "--delay", "6", "--recall", "3", "--batch", "4", "--iterations", "6"],
     "cost": ["--sizes", "8", "16", "--delay", "4", "--batch", "4", "--trials", "1"],
-    "problems": ["--size", "12", "--seconds", "0.05", "--problems", "procrustes", "pca", "brockett", "joint"],
+    "problems": ["--size", "12", "--seconds", "0.05"],
     "digits": ["--hidden", "8", "--epochs", "3", "--coordinate-epochs", "3", "--seeds", "1",
                "--orders", "permuted", "--block", "4",
                "--batch", "500", "--optimizers", "partition", "radam", "rnn"],
@@ -69,6 +69,62 @@ def test_what_a_command_leaves(name, tmp_path, capsys):
     assert command(name, folder, "--resume") == 0  # nothing is left to do
     if name not in ("rotate",):  # closed forms are timed anew
         assert (folder / "summary.json").read_text() == before
+
+
+#: What no command can do, the options that ask for it and what the sentence says.
+REFUSED = [
+    ("copying", ["--recall", "0"], "--recall must be 1 or more"),
+    ("copying", ["--hidden", "1"], "--hidden must be 2 or more"),
+    ("copying", ["--delay", "-1"], "--delay must be 0 or more"),
+    ("copying", ["--batch", "0"], "--batch must be 1 or more"),
+    ("copying", ["--seeds", "0"], "--seeds must be 1 or more"),
+    ("copying", ["--iterations", "-5"], "--iterations must be 1 or more"),
+    ("copying", ["--lr", "nan"], "--lr must be positive and finite"),
+    ("copying", ["--optimizers"], "--optimizers must name at least one"),
+    ("copying", ["--threads", "99999999"], "--threads must be 1024 or less"),
+    ("copying", ["--device", "meta"], "cannot be used here"),
+    ("copying", ["--resume"], "holds nothing to resume"),
+    ("sparsity", ["--optimizer", "radam"], "which radam does not train"),
+    ("sparsity", ["--batch", "0"], "--batch must be 1 or more"),
+    ("digits", ["--optimizers", "radam:rmsprop"], "radam has steps of its own"),
+    ("digits", ["--optimizers", "rnn:constant"], "rnn is trained with adam or rmsprop"),
+    ("digits", ["--epochs", "0"], "--epochs must be 1 or more"),
+    ("rotate", ["--d", "48", "--group", "16"], "--d must be a power of two"),
+    ("rotate", ["--calibration", "3"], "--calibration must be 4 or more"),
+    ("rotate", ["--learned"], "--learned must name at least one"),
+    ("cost", ["--sizes", "1"], "--sizes must be 2 or more"),
+    ("cost", ["--trials", "0"], "--trials must be 1 or more"),
+    ("problems", ["--goal", "nan"], "--goal must be positive and finite"),
+    ("problems", ["--size", "1"], "--size must be 2 or more"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "sentence"), REFUSED, ids=lambda value: str(value))
+def test_bad_input_gets_a_sentence_and_changes_nothing(name, options, sentence, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main([name, "--output", str(folder), "--threads", "1", "--quiet", *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_file_is_no_folder(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert command("cost", tmp_path / "file") == 2
+    assert "riemcd: " in capsys.readouterr().err and (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("name", "other"), [("problems", ["--seed", "5"]), ("rotate", ["--batch", "8"]),
+                                             ("sparsity", ["--lr", "0.1"])])  # fmt: skip
+def test_a_refused_resume_changes_nothing(name, other, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert command(name, folder) == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert command(name, folder, "--resume", *other) == 2
+    assert "was made with" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    another = "digits" if name != "digits" else "cost"
+    assert command(another, folder, "--resume") == 2
+    assert f"holds results of riemcd {name}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SMALL)

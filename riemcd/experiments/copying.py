@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .copying_figure import draw, summarise
 from .copying_task import CopyingTrainee
-from .folder import open_folder
+from .folder import conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates, Step, parse_methods
 from .runs import Finished, carry_out, check_same
@@ -102,7 +102,8 @@ class Copying(Settings):
     """How many runs of each optimizer, with seeds 0, 1, ...: start, batches and coordinates."""
 
     uniform_seeds: int = 1
-    """How many runs of srcd-u at least; the paper shows the mean of ten."""
+    """How many runs of srcd-u at least; the paper shows the mean of ten. Beyond --seeds they have the starts
+    and batches of the others again, and differ by the rotations drawn."""
 
     max_seconds: float | None = None
     """Stop a run when its iterations took so long together, however many they were."""
@@ -129,7 +130,8 @@ class _Run:
 
     method: Method
     rates: Rates
-    seed: int
+    seed: int  # of the start and the batches
+    draw: int  # of random coordinates
 
 
 _PAPER = ("frozen", "srgd", "srcd-u", "srcd-gs", "srcd-gs-block")
@@ -169,13 +171,14 @@ def run(settings: Copying) -> int:
     folder = open_folder("copying", settings)
     first = _TUNING_SEED if settings.tuning else 0
     wanted = [
-        _Run(method, rates, seed)
+        _Run(method, rates, first + number % settings.seeds, first + number)
         for method in methods
         for rates in settings.rates(method)
-        for seed in range(first, first + _seeds(settings, method))
+        for number in range(_seeds(settings, method))
     ]
     for one in wanted:
         check_same(folder, _name(settings, one), _what(settings, one))
+    folder.keep_settings("copying", settings)
     done: list[tuple[Method, Finished]] = []
     with Interrupts() as stop:
         for one in wanted:
@@ -195,17 +198,12 @@ def run(settings: Copying) -> int:
             )
             if finished.rows:
                 done.append((one.method, finished))
-    summary = summarise(settings, done)
-    folder.write("summary.json", summary)
-    draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
-    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
-    return 130 if stop.asked else 0
+        return conclude(folder, summarise(settings, done), draw, stop.asked)
 
 
 def _name(settings: Copying, one: _Run) -> str:
     tried = f"-{one.rates.orthogonal:g}-{one.rates.others:g}" if settings.tuning else ""
-    return f"{one.method.slug}{tried}-seed{one.seed}"
+    return f"{one.method.slug}{tried}-seed{one.draw}"
 
 
 def _seeds(settings: Copying, method: Method) -> int:
@@ -218,6 +216,7 @@ def _what(settings: Copying, one: _Run) -> dict[str, Any]:
     return {
         "optimizer": method.label,
         "seed": one.seed,
+        "draw": one.draw,
         "delay": settings.delay,
         "recall": settings.recall,
         "hidden": settings.hidden,
@@ -233,6 +232,7 @@ def _trainee(settings: Copying, one: _Run, device: Any) -> CopyingTrainee:
     return CopyingTrainee(
         one.method,
         one.seed,
+        draw=one.draw,
         hidden=settings.hidden,
         delay=settings.delay,
         recall=settings.recall,

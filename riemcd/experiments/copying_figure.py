@@ -29,6 +29,7 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
     curves, table = [], []
     for label, *rates in dict.fromkeys(_apart(one) for one in done):
         mine = [one for one in done if _apart(one) == (label, *rates)]
+        mine = [one for one in mine if one[1].complete] or mine
         length = min(len(run.rows) for _, run in mine)
         smooth = np.stack([running_mean(_losses(run)[:length], width) for _, run in mine])
         curves.append(_curve(label, mine, smooth, _gain(mine, controls, length, width)))
@@ -123,7 +124,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
             axes[2].plot(at, curve["gain"], **look)
     for one in axes[:2]:
         one.axhline(summary["memoryless"], color="k", linewidth=0.9)
-        one.set(yscale="log", ylabel="cross entropy")
+        one.set(yscale="log", ylabel="cross entropy per symbol, nats")
     text = f"memoryless, {summary['memoryless']:.4f}"
     axes[0].annotate(text, (0.99, summary["memoryless"]), xycoords=("axes fraction", "data"),
                      xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
@@ -135,7 +136,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         axes[2].set(xlabel="iteration", ylabel="loss of frozen − loss, same batches",
                     title="What moving W brings (constant steps)")  # fmt: skip
         axes[2].set_yscale("symlog", linthresh=1e-6)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=4)
     folder.figure("copying.png", figure)
     close(figure)
 

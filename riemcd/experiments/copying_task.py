@@ -59,8 +59,10 @@ class CopyingTrainee(Trainee):
     ----------
     method : Method
     seed : int
-        Of the start, of the batches and of random coordinates: methods of one seed start from the same
-        network and see the same batches.
+        Of the start and of the batches: methods of one seed start from the same network and see the same
+        batches.
+    draw : int, optional
+        Of random coordinates; by default the same.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class CopyingTrainee(Trainee):
         recall: int,
         batch: int,
         rates: Rates,
+        draw: int | None = None,
         block: int = 19,
         loop: str = "usual",
         device: torch.device | str = "cpu",
@@ -84,7 +87,9 @@ class CopyingTrainee(Trainee):
             assert isinstance(core, OrthogonalRNN)
             network.core = LoopRNN(core, with_geotorch=method.name == "geotorch", at_once=loop == "batched")
         self.model = network.to(device)
-        self.optimizers = [make_optimizer(method, network, rates, block=block, seed=seed)]
+        self.optimizers = [
+            make_optimizer(method, network, rates, block=block, seed=seed if draw is None else draw)
+        ]
         self.generator = torch.Generator().manual_seed(seed)
         self.hidden, self.delay, self.recall, self.batch = hidden, delay, recall, batch
         self.device = torch.device(device)

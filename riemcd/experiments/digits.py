@@ -9,11 +9,11 @@ from typing import Any, Literal
 from .digits_rates import grid_of, rates_of
 from .digits_report import draw, summarise
 from .digits_task import PEERS, PLAIN, Digits, DigitsTrainee, load_digits
-from .folder import open_folder
+from .folder import conclude, open_folder
 from .interrupt import Interrupts
-from .methods import METHODS, Method, Rates
+from .methods import Method, Rates, parse_method
 from .runs import Finished, carry_out, check_same
-from .settings import Settings, known, prepare
+from .settings import Settings, prepare
 
 __all__ = ["DigitsSettings", "presets", "run"]
 
@@ -116,11 +116,7 @@ def presets() -> dict[str, DigitsSettings]:
 
 
 def _method(written: str) -> Method:
-    name, _, step = written.partition(":")
-    known("an optimizer", [name], [*METHODS, *PLAIN])
-    known("the step of an optimizer", [step] if step else [], ["constant", "rmsprop", "adam"])
-    chosen: Any = step or ("constant" if name == "rsgd" else "adam")
-    return Method(name, chosen)
+    return parse_method(written, "constant" if written == "rsgd" else "adam", PLAIN)
 
 
 def run(settings: DigitsSettings) -> int:
@@ -141,6 +137,7 @@ def run(settings: DigitsSettings) -> int:
     ]
     for one in wanted:
         check_same(folder, _name(settings, one), _what(settings, one))
+    folder.keep_settings("digits", settings)
     done: list[Finished] = []
     with Interrupts() as stop:
         left = [one for one in wanted if not (folder.path / f"{_name(settings, one)}.pt").exists()]
@@ -162,13 +159,8 @@ def run(settings: DigitsSettings) -> int:
             )
             if finished.rows:
                 done.append(finished)
-    summary = summarise(done, orders=settings.orders, hidden=settings.hidden, tuning=settings.tuning)
-    folder.write("summary.json", summary)
-    if done:
-        draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
-    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
-    return 130 if stop.asked else 0
+        summary = summarise(done, orders=settings.orders, hidden=settings.hidden, tuning=settings.tuning)
+        return conclude(folder, summary, draw, stop.asked)
 
 
 def _name(settings: DigitsSettings, one: _Run) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from .digits_task import PEERS
 from .figures import close, new_figure, style
 from .folder import Folder
-from .runs import Finished
+from .runs import Finished, whole
 from .settings import machine
 
 __all__ = ["draw", "summarise"]
@@ -50,7 +50,7 @@ def _of_order(order: str, done: list[Finished]) -> tuple[list[dict[str, Any]], l
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for chosen in dict.fromkeys(tuple(run.what[key] for key in _APART) for run in done):
-        runs = [run for run in done if tuple(run.what[key] for key in _APART) == chosen]
+        runs = whole([run for run in done if tuple(run.what[key] for key in _APART) == chosen])
         row, curve = _of_runs(order, runs)
         rows.append(row)
         curves.append(curve)
@@ -113,6 +113,6 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         one.set_yticks([2, 3, 5, 10, 20, 50, 90], ["2", "3", "5", "10", "20", "50", "90"])
         one.minorticks_off()
     axes[0][0].set_ylabel("test error in %")
-    figure.legend(loc="outside lower center", ncols=min(len(names), 8), fontsize=9, frameon=False)
+    figure.legend(loc="outside lower center", ncols=4 * len(orders), fontsize=9, frameon=False)
     folder.figure("digits.png", figure)
     close(figure)

@@ -16,7 +16,11 @@ _DASHES = ("-", "--", "-.", ":")
 
 
 def style(number: int, dashes: int = 0) -> dict[str, Any]:
-    """Return colour, marker and dashes of a curve; the marker says what the colour says."""
+    """Return colour, marker and dashes of a curve; the marker says what the colour says.
+
+    Where colours have to be used again, dashes differ too.
+    """
+    dashes += 2 * (number // len(COLOURS))
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],

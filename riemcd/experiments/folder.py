@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from ..files import save_atomically, write_atomically
 from .settings import Settings
 
-__all__ = ["Folder", "Log", "as_table", "open_folder"]
+__all__ = ["Folder", "Log", "as_table", "conclude", "open_folder"]
 
 Row = dict[str, Any]
 _NUMBERS = re.compile(r"\[\s+([-+\d.eE,\s]+?)\s+\]")
@@ -33,6 +33,10 @@ class Folder:
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
+
+    def keep_settings(self, experiment: str, settings: Settings) -> None:
+        """Write down what was asked for, once it is known to fit what is there."""
+        self.write("settings.json", {"experiment": experiment, **asdict(settings)})
 
     def write(self, name: str, content: Any) -> Path:
         """Write JSON, atomically, and return where."""
@@ -95,9 +99,10 @@ class Log:
 
 
 def open_folder(experiment: str, settings: Settings) -> Folder:
-    """Return the folder that was asked for, a new one, or the newest one to resume.
+    """Return the folder that was asked for, a new one, or the newest one of this preset to resume.
 
-    A folder that holds results already is refused unless it is to be resumed.
+    A folder that holds results already is refused unless it is to be resumed, and to resume, it must hold
+    results of this experiment.
     """
     path = settings.output
     if path is None:
@@ -110,12 +115,37 @@ def open_folder(experiment: str, settings: Settings) -> Folder:
             path = found[-1]
         else:
             path = root / time.strftime(f"{stem}-%Y%m%d-%H%M%S")
-    holds = path.exists() and any(path.iterdir())
+    holds = path.exists() and any(not inside.name.startswith(".") for inside in path.iterdir())
     if holds and not settings.resume:
         raise ValueError(f"{path} holds results already: add --resume to go on with them, or give another.")
-    folder = Folder(path)
-    folder.write("settings.json", {"experiment": experiment, **asdict(settings)})
-    return folder
+    if settings.resume:
+        kept = path / "settings.json"
+        made_by = json.loads(kept.read_text())["experiment"] if kept.exists() else None
+        if made_by != experiment:
+            what = "nothing to resume" if made_by is None else f"results of riemcd {made_by}"
+            raise ValueError(f"{path} holds {what}: give the folder of a run of riemcd {experiment}.")
+    return Folder(path)
+
+
+def conclude(
+    folder: Folder, summary: dict[str, Any], draw: Callable[[Folder, Any], None], asked: bool
+) -> int:
+    """Write the summary, the figure and the table, say where they are, and return the exit code.
+
+    Parameters
+    ----------
+    draw : callable
+        Not called where nothing was computed.
+    asked : bool
+        Whether Ctrl-C came.
+    """
+    folder.write("summary.json", summary)
+    if summary["table"]:
+        draw(folder, summary)
+    folder.table(summary["table"], summary["note"])
+    more = f" Go on with the same options and --resume --output {folder.path}." if asked else ""
+    print(f"\nEverything is in {folder.path}.{more}")
+    return 130 if asked else 0
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:

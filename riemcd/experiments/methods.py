@@ -15,7 +15,7 @@ from ..optim import SRCD
 from .networks import LoopRNN
 from .settings import known
 
-__all__ = ["METHODS", "Method", "Rates", "Step", "make_optimizer", "parse_methods"]
+__all__ = ["METHODS", "Method", "Rates", "Step", "make_optimizer", "parse_method", "parse_methods"]
 
 Step = Literal["constant", "rmsprop", "adam"]
 _STEPS: dict[str, stepsizes.StepSize] = {
@@ -73,6 +73,29 @@ class Method:
         return self.step != "constant" or self.name == "radam"
 
 
+def parse_method(written: str, step: Step, plain: Sequence[str] = ()) -> Method:
+    """Return what ``name`` or ``name:step`` means.
+
+    Parameters
+    ----------
+    step : {"constant", "rmsprop", "adam"}
+        Where the text does not say; ``radam`` has Adam's.
+    plain : sequence of str
+        Names that are known besides, of networks that torch's Adam or RMSprop train.
+    """
+    name, _, own = written.partition(":")
+    known("an optimizer", [name], [*METHODS, *plain])
+    known("the step of an optimizer", [own] if own else [], list(_STEPS))
+    chosen: Any = own or ("adam" if name == "radam" else step)
+    if name == "radam" and chosen != "adam":
+        raise ValueError(f"radam has steps of its own, got {written!r}: write radam.")
+    if name == "rsgd" and chosen == "rmsprop":
+        raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
+    if name in plain and chosen == "constant":
+        raise ValueError(f"{name} is trained with adam or rmsprop, got {written!r}.")
+    return Method(name, chosen)
+
+
 def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
     """Return the methods in the order given, with the frozen control of every kind of step in front.
 
@@ -85,17 +108,7 @@ def parse_methods(names: Sequence[str], step: Step) -> list[Method]:
     step : {"constant", "rmsprop", "adam"}
         For names that do not say.
     """
-    found = []
-    for written in names:
-        name, _, own = written.partition(":")
-        known("an optimizer", [name], METHODS)
-        known("the step of an optimizer", [own] if own else [], list(_STEPS))
-        chosen: Any = own or ("adam" if name == "radam" else step)
-        if name == "radam" and chosen != "adam":
-            raise ValueError(f"radam has steps of its own, got {written!r}: write radam.")
-        if name == "rsgd" and chosen == "rmsprop":
-            raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
-        found.append(Method(name, chosen))
+    found = [parse_method(written, step) for written in names]
     compared = [method for method in found if method.name != "radam"] or found
     controls = [Method("frozen", method.step) for method in compared]
     return list(dict.fromkeys([*controls, *found]))

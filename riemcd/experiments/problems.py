@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from .figures import close, new_figure, style
-from .folder import Folder, Log, open_folder
+from .folder import Folder, Log, conclude, open_folder
 from .interrupt import Interrupts
 from .problems_rates import KINDS, RATES, best_of, widened
 from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
+from .runs import check_same
 from .settings import Settings, machine, prepare
 
 __all__ = ["Problems", "presets", "run"]
@@ -76,6 +77,10 @@ def run(settings: Problems) -> int:
     if settings.device != "cpu":
         raise ValueError("riemcd problems runs on the CPU in double precision: leave --device as it is.")
     folder = open_folder("problems", settings)
+    what = {name: getattr(settings, name) for name in ("size", "seconds", "goal", "seed", "tuning")}
+    check_same(folder, "outcomes", what)
+    folder.keep_settings("problems", settings)
+    folder.write("outcomes.json", {"what": what})
     path = folder.path / "outcomes.jsonl"
     kept = path.read_bytes().count(b"\n") if path.exists() else 0
     with Interrupts() as stop, Log(path, keep=kept) as log:
@@ -96,14 +101,7 @@ def run(settings: Problems) -> int:
 
             for problem in settings.problems:
                 _tune(problem, attempt) if settings.tuning else _compare(problem, attempt)
-        rows = list(log.rows)
-    summary = _summarise(settings, rows)
-    folder.write("summary.json", summary)
-    if rows:
-        _draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
-    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
-    return 130 if stop.asked else 0
+        return conclude(folder, _summarise(settings, log.rows), _draw, stop.asked)
 
 
 def _entrants(problem: str) -> list[str]:
@@ -173,19 +171,23 @@ def _draw(folder: Folder, summary: dict[str, Any]) -> None:
     columns = min(3, len(names))
     figure, axes = new_figure(columns, -(-len(names) // columns), squeeze=False,
                               figsize=(5.2 * columns, 4.2 * -(-len(names) // columns)))  # fmt: skip
+    labelled: set[str] = set()
     for one, name in zip(axes.ravel(), names, strict=False):
         for row in summary["outcomes"]:
             if row["problem"] != name:
                 continue
             number = CONTESTANTS.index(row["contestant"])
             look = style(number, int(row["contestant"].startswith("Riemannian")))
-            label = row["contestant"] if name == names[0] else None
+            label = None if row["contestant"] in labelled else row["contestant"]
+            labelled.add(row["contestant"])
             one.plot(
                 *np.maximum(np.array(row["curve"])[1:].T, 1e-5 * np.array([[1], [1e-11]])),
                 label=label,
                 **look,
             )
         one.axhline(summary["goal"], color="0.6", linewidth=0.8)
+        one.annotate("goal", (0.01, summary["goal"]), xycoords=("axes fraction", "data"), xytext=(0, 2),
+                     textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip
         one.set(
             xscale="log", yscale="log", xlabel="seconds", ylabel="relative gap to the best value", title=name
         )

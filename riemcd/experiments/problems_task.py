@@ -38,6 +38,8 @@ class Case:
         Who knows the answer.
     closed_seconds : float
         How long that took.
+    scale : float
+        What gaps are relative to.
     problem : Problem, optional
         The same loss for exact angles.
     quality : callable, optional
@@ -94,7 +96,7 @@ def pca(size: int, seed: int) -> Case:
     """Find the span of the ten largest principal components."""
     A = _spectrum(size, seed)
     A, p = (A + A.mT) / 2, min(10, size // 2)
-    values, seconds = _timed(lambda: np.linalg.eigvalsh(A.numpy()))
+    (values, _), seconds = _timed(lambda: np.linalg.eigh(A.numpy()))
     best = -float(values[-p:].sum())
     return Case(lambda x: -(x * (A @ x)).sum(), _start(size, p, seed), best, "numpy, eigh", seconds, -best,
                 problems.QuadraticTrace(A))  # fmt: skip
@@ -105,7 +107,7 @@ def brockett(size: int, seed: int) -> Case:
     A = _spectrum(size, seed)
     A, p = (A + A.mT) / 2, min(5, size // 2)
     weights = torch.arange(p, 0, -1, dtype=torch.float64)
-    values, seconds = _timed(lambda: np.linalg.eigvalsh(A.numpy()))
+    (values, _), seconds = _timed(lambda: np.linalg.eigh(A.numpy()))
     best = -float((values[::-1][:p] * weights.numpy()).sum())
     return Case(lambda x: -(x * weights * (A @ x)).sum(), _start(size, p, seed), best, "numpy, eigh",
                 seconds, -best, problems.QuadraticTrace(A, weights))  # fmt: skip
@@ -146,8 +148,8 @@ def ica(size: int, seed: int) -> Case:
         return amari_distance(x.mT @ whitening.mT @ mixing)
 
     # There is no closed form: the best is what descent finds from the true unmixing.
-    near, seconds = _timed(lambda: torch.linalg.qr(torch.linalg.pinv(whitening.mT @ mixing).mT).Q)
-    polished = _descend(loss, near, 200)
+    near = torch.linalg.qr(torch.linalg.pinv(whitening.mT @ mixing).mT).Q
+    polished, seconds = _timed(lambda: _descend(loss, near, 200))
     best = float(loss(polished))
     return Case(loss, _start(sources, sources, seed), best, "descent from the true answer", seconds,
                 float(loss(_start(sources, sources, seed))) - best, quality=quality)  # fmt: skip
@@ -243,7 +245,7 @@ def solve(
         opt.zero_grad()
         loss = case.loss(x)
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        return float(loss.detach())  # scipy, which geoopt searches lines with, wants a number
 
     while used < seconds and curve[-1][1] > goal and np.isfinite(curve[-1][1]) and not stopped():
         begun = time.perf_counter()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .digits_task import DigitsTrainee, load_digits
-from .folder import Folder, open_folder
+from .folder import Folder, conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates
 from .rotate_report import draw, summarise
@@ -153,21 +153,33 @@ def run(settings: Rotate) -> int:
     known("--learned", settings.learned, LEARNED)
     if settings.d % settings.group:
         raise ValueError(f"--d must be a multiple of --group, got {settings.d} and {settings.group}.")
+    if settings.d & (settings.d - 1):
+        raise ValueError(f"--d must be a power of two, for the Hadamard rotation; got {settings.d}.")
     folder = open_folder("rotate", settings)
     results: list[dict[str, Any]] = []
     first = _TUNING_SEED if settings.tuning else 0
+    wanted = [(kind, seed) for kind in settings.rows for seed in range(first, first + settings.seeds)]
+    for kind, seed in wanted:
+        for one in _runs(settings, kind, seed):
+            check_same(folder, one["name"], one["what"])
+    folder.keep_settings("rotate", settings)
     with Interrupts() as stop:
-        for kind in settings.rows:
-            for seed in range(first, first + settings.seeds):
-                if not stop.asked:
-                    results += _of_rows(settings, folder, kind, seed, device, stop)
-    summary = summarise(results, d=settings.d, group=settings.group)
-    folder.write("summary.json", summary)
-    if results:
-        draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
-    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
-    return 130 if stop.asked else 0
+        for kind, seed in wanted:
+            begun = any((folder.path / f"{one['name']}.pt").exists() for one in _runs(settings, kind, seed))
+            if begun or not stop.asked:
+                results += _of_rows(settings, folder, kind, seed, device, stop)
+        return conclude(folder, summarise(results, d=settings.d, group=settings.group), draw, stop.asked)
+
+
+def _runs(settings: Rotate, kind: str, seed: int) -> list[dict[str, Any]]:
+    """Return the rotations to learn for rows of one kind and seed: name of the run, rotation and settings."""
+    found = []
+    for name in settings.learned:
+        for lr in settings.rates(kind, name):
+            run_name = f"{kind}-{name}-{f'{lr:g}-' if settings.tuning else ''}seed{seed}"
+            what = _what(settings, kind, name, seed, lr)
+            found.append({"name": run_name, "rotation": name, "what": what})
+    return found
 
 
 def _of_rows(
@@ -187,10 +199,7 @@ def _of_rows(
         rotation = make(x, settings.group, torch.Generator().manual_seed(seed))
         judge(name, rotation, time.perf_counter() - begun)
     start = CLOSED_FORMS["hadamard"](x, settings.group, torch.Generator().manual_seed(seed))
-    for name, lr in [(learned, lr) for learned in settings.learned for lr in settings.rates(kind, learned)]:
-        run_name = f"{kind}-{name}-{f'{lr:g}-' if settings.tuning else ''}seed{seed}"
-        what = _what(settings, kind, name, seed, lr)
-        check_same(folder, run_name, what)
+    for run_name, name, what in (one.values() for one in _runs(settings, kind, seed)):
         if stop.asked and not (folder.path / f"{run_name}.pt").exists():
             continue
         made: list[RotateTrainee] = []
@@ -208,7 +217,7 @@ def _of_rows(
                              every=settings.checkpoint_every, quiet=settings.quiet)  # fmt: skip
         pace = finished.seconds_per_iteration
         judge(name, made[-1].rotation, pace * len(finished.rows), iterations=len(finished.rows),
-              seconds_per_iteration=pace, lr=lr,
+              seconds_per_iteration=pace, lr=what["lr"], complete=finished.complete,
               curve=[[row["iteration"], row["error"]] for row in finished.rows if "error" in row],
               orthogonality=finished.end["orthogonality"])  # fmt: skip
     return results

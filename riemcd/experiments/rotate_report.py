@@ -14,7 +14,12 @@ __all__ = ["draw", "summarise"]
 
 
 def summarise(results: list[dict[str, Any]], *, d: int, group: int) -> dict[str, Any]:
-    """Return one row of numbers per kind of rows, rotation and step size."""
+    """Return one row of numbers per kind of rows, rotation and step size.
+
+    Runs that were interrupted count only where there is nothing else.
+    """
+    ended = {_key(one) for one in results if one.get("complete", True)}
+    results = [one for one in results if one.get("complete", True) or _key(one) not in ended]
     table: list[dict[str, Any]] = []
     for kind in dict.fromkeys(one["rows"] for one in results):
         table += _of_kind([one for one in results if one["rows"] == kind])

@@ -184,6 +184,7 @@ class RotateTrainee(Trainee):
         self, name: str, seed: int, x: Tensor, test: Tensor, start: Tensor, *, lr: float, iterations: int,
         batch: int, group: int, block: int,
     ) -> None:  # fmt: skip
+        torch.manual_seed(seed)  # a checkpoint holds the state of the global generator, too
         self.model = _Rotation(start)
         weight = self.model.weight
         self.optimizers = [_OPTIMIZERS[name](weight, lr, block, seed)]

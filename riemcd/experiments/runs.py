@@ -16,7 +16,7 @@ from torch import nn
 from .folder import Folder, Log, Row
 from .interrupt import Interrupts
 
-__all__ = ["Finished", "Trainee", "carry_out", "check_same"]
+__all__ = ["Finished", "Trainee", "carry_out", "check_same", "whole"]
 
 
 class Trainee(ABC):
@@ -86,6 +86,11 @@ class Finished:
         return statistics.median(apart) if apart else 0.0
 
 
+def whole(runs: list[Finished]) -> list[Finished]:
+    """Return the runs that came to their end; all of them where none did."""
+    return [run for run in runs if run.complete] or runs
+
+
 def carry_out(
     folder: Folder,
     name: str,
@@ -133,15 +138,15 @@ def carry_out(
     with Log(folder.path / f"{name}.jsonl", keep=done) as log:
         finished = Finished(name, what, log.rows)
 
-        def enough() -> bool:
+        def enough(ignoring_stop: bool = False) -> bool:
             late = max_seconds is not None and finished.seconds >= max_seconds
-            return len(log.rows) >= iterations or late or stop.asked
+            return len(log.rows) >= iterations or late or (stop.asked and not ignoring_stop)
 
         with _bar(name, len(log.rows), iterations, quiet) as bar:
             _train(folder, finished, trainee, log, enough, every, bar)
         if len(log.rows) > done:
             _keep(folder, name, log, trainee)
-    finished.complete = not stop.asked or len(log.rows) >= iterations
+    finished.complete = enough(ignoring_stop=True)
     finished.end = {"iterations": len(log.rows), "seconds": finished.seconds, **trainee.finish()}
     folder.write(f"{name}.json", {"what": what, "end": finished.end, "complete": finished.complete})
     return finished

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["Settings", "known", "machine", "needs", "prepare"]
+__all__ = ["Settings", "check", "known", "machine", "needs", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,9 @@ class Settings:
 
     resume: bool = False
     """Go on with the runs in --output, or in the newest folder of this experiment, from their last
-    checkpoints: the numbers are bit for bit those of a run that was never interrupted. More iterations,
-    optimizers or seeds than before may be asked for."""
+    checkpoints: the numbers are bit for bit those of a run that was never interrupted. Give the same options
+    again; more iterations (where step sizes do not fall with them), optimizers or seeds may be asked for.
+    What has neither iterations nor checkpoints of its own, in cost and problems, is repeated as a whole."""
 
     device: str = "cpu"
     """Where to compute, such as cpu or cuda:0. Random numbers are drawn on the CPU and moved there."""
@@ -57,17 +59,40 @@ def _keep_freed_memory() -> None:
         adjust(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
+#: What numbers must be at least, where that is not one.
+_LEAST = {"calibration": 4, "d": 2, "delay": 0, "hidden": 2, "seed": 0, "size": 2, "sizes": 2, "threads": 0}
+_MAY_BE_ZERO = ("checkpoint_every",)
+_MOST_THREADS = 1024
+
+
+def check(settings: Settings) -> None:
+    """Raise a ValueError when a number is out of its bounds, or a list is empty."""
+    for item in fields(settings):
+        value, option = getattr(settings, item.name), "--" + item.name.replace("_", "-")
+        if value == ():
+            raise ValueError(f"{option} must name at least one.")
+        for one in value if isinstance(value, tuple) else (value,):
+            least = _LEAST.get(item.name, 1)
+            if isinstance(one, int) and not isinstance(one, bool) and one < least:
+                raise ValueError(f"{option} must be {least} or more, got {one}.")
+            if isinstance(one, float) and not (
+                0 < one < math.inf or (item.name in _MAY_BE_ZERO and one == 0)
+            ):
+                raise ValueError(f"{option} must be positive and finite, got {one}.")
+    if settings.threads > _MOST_THREADS:
+        raise ValueError(f"--threads must be {_MOST_THREADS} or less, got {settings.threads}.")
+
+
 def prepare(settings: Settings) -> torch.device:
-    """Set the number of threads, keep freed memory, and return the device."""
+    """Check the settings, set the number of threads, keep freed memory, and return the device."""
+    check(settings)
     _keep_freed_memory()
-    if settings.threads < 0:
-        raise ValueError(f"--threads must be 0 or more, got {settings.threads}.")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     try:
         device = torch.device(settings.device)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, ValueError) as problem:
+        torch.ones(1, device=device).tolist()
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as problem:
         reason = str(problem).splitlines()[0]
         raise ValueError(f"--device {settings.device} cannot be used here: {reason}") from None
     return device

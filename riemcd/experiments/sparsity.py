@@ -11,9 +11,9 @@ import numpy as np
 from ..diagnostics import gradient_sparsity, partial_derivatives
 from .copying_task import CopyingTrainee
 from .figures import COLOURS, close, new_figure
-from .folder import Folder, Row, open_folder
+from .folder import Folder, Row, conclude, open_folder
 from .interrupt import Interrupts
-from .methods import Method, Rates, parse_methods
+from .methods import Method, Rates, parse_method
 from .networks import recurrent_weight
 from .runs import carry_out, check_same
 from .settings import Settings, prepare
@@ -39,7 +39,8 @@ class Sparsity(Settings):
     """Where the other values come from: "demo" has delay 100, "paper" delay 1000, 500 iterations."""
 
     optimizer: str = "srgd"
-    """What trains the network; any of those of `riemcd copying`, such as srcd-gs or partition:rmsprop."""
+    """What trains the network; any of those of `riemcd copying` but radam and geotorch, such as srcd-gs or
+    partition:rmsprop."""
 
     delay: int = 1000
     """L, the number of blanks to remember over."""
@@ -109,34 +110,44 @@ def look(trainee: CopyingTrainee) -> dict[str, Any]:
 def run(settings: Sparsity) -> int:
     """Train, look, draw, print; return 130 where Ctrl-C came."""
     device = prepare(settings)
-    method = parse_methods([settings.optimizer], "constant")[-1]
+    method = parse_method(settings.optimizer, "constant")
+    if method.recurrence == "loop":
+        raise ValueError(f"riemcd sparsity looks at fused recurrences, which {method.name} does not train.")
     folder = open_folder("sparsity", settings)
+    names = [f"{method.slug}-seed{seed}" for seed in range(settings.seeds)]
+    for seed, name in enumerate(names):
+        check_same(folder, name, _what(settings, method, seed))
+    folder.keep_settings("sparsity", settings)
     looks: list[dict[str, Any]] = []
     with Interrupts() as stop:
-        for seed in range(settings.seeds):
-            names = ("delay", "recall", "hidden", "batch", "lr")
-            what = {"optimizer": method.label, "seed": seed, **{n: getattr(settings, n) for n in names}}
+        for seed, name in enumerate(names):
+            if stop.asked and not (folder.path / f"{name}.pt").exists():
+                continue
             make = partial(
                 _Looking, method, seed, hidden=settings.hidden, delay=settings.delay, recall=settings.recall,
                 batch=settings.batch, rates=Rates(settings.lr, settings.lr), device=device,
             )  # fmt: skip
-            name = f"{method.slug}-seed{seed}"
-            check_same(folder, name, what)
-            if stop.asked:
-                break
             start = look(make())
-            finished = carry_out(folder, name, what, make, settings.iterations, stop=stop,
-                                 every=settings.checkpoint_every, quiet=settings.quiet)  # fmt: skip
-            looks.append(
-                {"seed": seed, "iterations": len(finished.rows), "start": start, "end": finished.end}
+            finished = carry_out(
+                folder,
+                name,
+                _what(settings, method, seed),
+                make,
+                settings.iterations,
+                stop=stop,
+                every=settings.checkpoint_every,
+                quiet=settings.quiet,
             )
-    summary = _summarise(settings, looks)
-    folder.write("summary.json", summary)
-    if looks:
-        _draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
-    print(f"\nEverything is in {folder.path}." + (" Go on with --resume." if stop.asked else ""))
-    return 130 if stop.asked else 0
+            looks.append({"seed": seed, "iterations": len(finished.rows), "complete": finished.complete,
+                          "start": start, "end": finished.end})  # fmt: skip
+        looks = [one for one in looks if one["complete"]] or looks[:1]
+        return conclude(folder, _summarise(settings, looks), _draw, stop.asked)
+
+
+def _what(settings: Sparsity, method: Method, seed: int) -> dict[str, Any]:
+    """Return everything that decides about the numbers of a run."""
+    names = ("delay", "recall", "hidden", "batch", "lr")
+    return {"optimizer": method.label, "seed": seed, **{n: getattr(settings, n) for n in names}}
 
 
 def _summarise(settings: Sparsity, looks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -175,12 +186,18 @@ def _draw(folder: Folder, summary: dict[str, Any]) -> None:
         look = {"color": COLOURS[number], "linestyle": ("-", "--")[number]}
         axes.stairs(counts, edges, fill=True, color=COLOURS[number], alpha=0.25)
         axes.stairs(counts, edges, label=name, linewidth=1.6, **look)
-        axes.axvline(np.mean([one[when]["largest"] for one in looks]), linewidth=1.0, **look)
+        axes.axvline(max(one[when]["largest"] for one in looks), linewidth=1.0, **look)
     used = np.sum([np.array(one[when]["counts"]) for one in looks for when in names], axis=0)
     at = np.flatnonzero(used)
-    axes.set(xscale="log", yscale="log", xlabel="|∂|, slope along one rotation of two columns",
-             ylabel="number of rotations", title=f"Copying memory, delay {summary['delay']}: slopes along "
-             "all rotations", xlim=(edges[max(at[0], 1)], 2 * edges[at[-1] + 1]))  # fmt: skip
+    title = f"Copying memory, delay {summary['delay']}: slopes along all rotations"
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="|∂|, slope along one rotation of two columns",
+        ylabel="number of rotations" + (", all runs" if len(looks) > 1 else ""),
+        title=title,
+        xlim=(edges[max(at[0], 1)], 2 * edges[at[-1] + 1]),
+    )
     axes.legend(frameon=False, title="thin lines: the largest")
     folder.figure("sparsity.png", figure)
     close(figure)
