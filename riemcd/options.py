@@ -33,6 +33,7 @@ _SRCD_KEYS = (
     *("lr", "momentum", "dampening", "weight_decay", "nesterov", "stabilize", "maximize"),
     *("seed", "nonfinite", "strict", "skip_weight_grad"),
 )
+#: What a parameter group may say.
 GROUP_KEYS = frozenset(_SRCD_KEYS) | frozenset(PLUGINS)
 
 #: Numbers as large as this leave single precision as soon as they are multiplied with anything.

@@ -107,7 +107,9 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     """Draw the loss by iteration and by seconds, and how far below the frozen control it is."""
     adaptive = any(":" in curve["optimizer"] or curve["optimizer"] == "radam" for curve in summary["curves"])
     constant = any(curve["gain"] and ":" not in curve["optimizer"] for curve in summary["curves"])
-    figure, axes = new_figure(3 if constant else 2, figsize=(17 if constant else 12, 5.4))
+    rows = 2 if constant else 1
+    figure, grid = new_figure(2, rows, figsize=(10.5, 4.2 * rows + (0 if constant else 1)))
+    axes = grid.ravel()
     names = [curve["optimizer"] for curve in summary["curves"]]
     for number, curve in enumerate(summary["curves"]):
         before = names[:number].count(curve["optimizer"])
@@ -136,7 +138,10 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         axes[2].set(xlabel="iteration", ylabel="loss of frozen − loss, same batches",
                     title="What moving W brings (constant steps)")  # fmt: skip
         axes[2].set_yscale("symlog", linthresh=1e-6)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=4)
+        axes[3].set_axis_off()
+        axes[3].legend(*axes[0].get_legend_handles_labels(), loc="center", frameon=False, handlelength=4)
+    else:
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False, handlelength=4)
     folder.figure("copying.png", figure)
     close(figure)
 

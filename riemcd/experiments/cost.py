@@ -244,7 +244,7 @@ def _sentence(table: list[dict[str, Any]]) -> str:
 
 
 def _draw(folder: Folder, summary: dict[str, Any]) -> None:
-    figure, axes = new_figure(2, figsize=(13, 5.2), sharex=True)
+    figure, axes = new_figure(2, figsize=(10.5, 5), sharex=True)
     names = list(dict.fromkeys(row["optimizer"] for row in summary["table"]))
     for number, name in enumerate(names):
         rows = [row for row in summary["table"] if row["optimizer"] == name]

@@ -14,20 +14,20 @@ GRIDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "frozen": ((0.0,), _OTHERS),
     "rsgd:constant": ((3e-3, 1e-2, 3e-2), (1e-2, 3e-2, 1e-1)),
     "radam:adam": ((1e-3, 3e-3, 1e-2), _OTHERS),
-    "geotorch:adam": ((3e-4, 1e-3, 3e-3), _OTHERS),
+    "geotorch:adam": ((1e-4, 3e-4, 1e-3, 3e-3), _OTHERS),
     "ours": ((3e-4, 1e-3, 3e-3, 1e-2), _OTHERS),
     "rnn": ((0.0,), (3e-4, 1e-3, 3e-3)),
     "lstm": ((0.0,), (1e-3, 3e-3, 1e-2)),
 }
-#: The best on the held-out images of those tried so far; not every grid has been gone through to its end.
+#: The best of them on the held-out images.
 RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 1e-2),
-    "rsgd:constant": Rates(3e-2, 1e-1),
-    "radam:adam": Rates(3e-3, 1e-2),
-    "geotorch:adam": Rates(1e-3, 1e-2),
-    "ours": Rates(1e-3, 1e-2),
+    "rsgd:constant": Rates(1e-2, 3e-2),
+    "radam:adam": Rates(3e-3, 3e-2),
+    "geotorch:adam": Rates(3e-4, 1e-2),
+    "ours": Rates(3e-3, 3e-2),
     "rnn": Rates(0.0, 1e-3),
-    "lstm": Rates(0.0, 1e-2),
+    "lstm": Rates(0.0, 3e-3),
 }
 
 

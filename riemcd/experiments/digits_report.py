@@ -93,7 +93,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     kept = [c for c, row in zip(summary["curves"], summary["table"], strict=True) if row["best"]]
     orders = list(dict.fromkeys(curve["order"] for curve in kept))
     names = list(dict.fromkeys((curve["optimizer"], curve["step"]) for curve in kept))
-    figure, axes = new_figure(len(orders), squeeze=False, figsize=(7 * len(orders), 5.2), sharey=True)
+    figure, axes = new_figure(len(orders), squeeze=False, figsize=(5.4 * len(orders), 5.2), sharey=True)
     titles = {"rows": "row after row", "permuted": "in a fixed random order"}
     for one, order in zip(axes[0], orders, strict=True):
         labels: set[str] = set()
@@ -113,6 +113,6 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         one.set_yticks([2, 3, 5, 10, 20, 50, 90], ["2", "3", "5", "10", "20", "50", "90"])
         one.minorticks_off()
     axes[0][0].set_ylabel("test error in %")
-    figure.legend(loc="outside lower center", ncols=4 * len(orders), fontsize=9, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2 * len(orders), fontsize=9, frameon=False)
     folder.figure("digits.png", figure)
     close(figure)

@@ -168,9 +168,9 @@ def _summarise(settings: Problems, rows: list[dict[str, Any]]) -> dict[str, Any]
 
 def _draw(folder: Folder, summary: dict[str, Any]) -> None:
     names = list(dict.fromkeys(row["problem"] for row in summary["outcomes"]))
-    columns = min(3, len(names))
+    columns = min(2, len(names))
     figure, axes = new_figure(columns, -(-len(names) // columns), squeeze=False,
-                              figsize=(5.2 * columns, 4.2 * -(-len(names) // columns)))  # fmt: skip
+                              figsize=(5.2 * columns, 3.9 * -(-len(names) // columns)))  # fmt: skip
     labelled: set[str] = set()
     for one, name in zip(axes.ravel(), names, strict=False):
         for row in summary["outcomes"]:

@@ -185,6 +185,7 @@ def amari_distance(P: Tensor) -> float:
     return float((rows.sum() + columns.sum()) / (2 * n * (n - 1)))
 
 
+#: All problems, from the number of rows and a seed.
 PROBLEMS: dict[str, Callable[[int, int], Case]] = {
     "procrustes": procrustes,
     "pca": pca,

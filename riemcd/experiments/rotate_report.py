@@ -93,9 +93,9 @@ def _seconds_to(goal: float, row: dict[str, Any], runs: list[dict[str, Any]]) ->
 def draw(folder: Folder, summary: dict[str, Any]) -> None:
     """Draw the error by seconds of learning; rotations that are not learned are lines across."""
     kinds = list(dict.fromkeys(row["rows"] for row in summary["table"]))
-    figure, axes = new_figure(len(kinds), squeeze=False, figsize=(8.5 * len(kinds), 5))
+    figure, axes = new_figure(1, len(kinds), squeeze=False, figsize=(9, 4.4 * len(kinds)))
     titles = {"activations": "hidden states of a network", "heavy": "rows with heavy tails"}
-    for one, kind in zip(axes[0], kinds, strict=True):
+    for one, kind in zip(axes[:, 0], kinds, strict=True):
         rows = [row for row in summary["table"] if row["rows"] == kind and row["best"]]
         for number, row in enumerate(rows):
             look = style(number, number if row["iterations"] is None else 0)

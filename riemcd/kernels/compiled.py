@@ -30,6 +30,7 @@ _num_threads = types.ExternalFunction(NUM_THREADS, types.int32())
 
 #: Sums may be reordered so that they vectorise; NaN and infinity keep their meaning.
 _SUM = {"reassoc", "contract"}
+#: The same for what is not a sum: only a product and a sum may become one instruction.
 EACH = {"contract"}
 _BLOCK = 1024  # how many terms are summed in the working precision before they go into a double
 _TILE = 64
@@ -262,6 +263,7 @@ def upper_f8(task: int) -> None:
     _upper(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {
     ("vectors", 4): vectors_f4,
     ("vectors", 8): vectors_f8,

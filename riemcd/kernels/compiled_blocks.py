@@ -68,4 +68,5 @@ def cliques_f8(task: int) -> None:
     _cliques(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("cliques", 4): cliques_f4, ("cliques", 8): cliques_f8}

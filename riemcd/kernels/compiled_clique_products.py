@@ -71,4 +71,5 @@ def clique_products_f8(task: int) -> None:
     _clique_products(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("clique_products", 4): clique_products_f4, ("clique_products", 8): clique_products_f8}

@@ -272,6 +272,7 @@ def turn_cliques_f8(task: int) -> None:
     _turn_cliques(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {
     ("read_cliques", 4): read_cliques_f4,
     ("read_cliques", 8): read_cliques_f8,

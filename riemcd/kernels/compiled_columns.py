@@ -183,6 +183,7 @@ def few_f8(task: int) -> None:
     _few(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {
     ("few", 4): few_f4,
     ("few", 8): few_f8,

@@ -100,4 +100,5 @@ def frames_f8(task: int) -> None:
         carray(at(q[6], item, np.float64), (1,))[0] = angle
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("frames", 8): frames_f8}

@@ -79,4 +79,5 @@ def in_order_f8(task: int) -> None:
     _in_order(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("in_order", 4): in_order_f4, ("in_order", 8): in_order_f8}

@@ -45,4 +45,5 @@ def modrelu_f8(task: int) -> None:
     _modrelu(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("modrelu", 4): modrelu_f4, ("modrelu", 8): modrelu_f8}

@@ -199,4 +199,5 @@ def pack_f8(task: int) -> None:
     _pack(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {("pack", 4): pack_f4, ("pack", 8): pack_f8}

@@ -266,6 +266,7 @@ def backward_f8(task: int) -> None:
     _backward(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {
     ("recurrence", 4): forward_f4,
     ("recurrence", 8): forward_f8,

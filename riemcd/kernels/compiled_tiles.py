@@ -125,6 +125,7 @@ def turn_tiles_f8(task: int) -> None:
     _turn_tiles(task, np.float64)
 
 
+#: What a team can be asked for, by name and bytes of a number.
 ENTRIES = {
     ("read_tiles", 4): read_tiles_f4,
     ("read_tiles", 8): read_tiles_f8,

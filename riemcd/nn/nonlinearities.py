@@ -106,6 +106,7 @@ class Identity(Nonlinearity):
         out.fill_(1)
 
 
+#: Those that the recurrence knows, by name.
 NONLINEARITIES: dict[str, Nonlinearity] = {
     "modrelu": ModReLU(),
     "tanh": Tanh(),
