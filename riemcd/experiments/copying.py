@@ -30,17 +30,17 @@ def _cross(orthogonal: tuple[float, ...], others: tuple[float, ...]) -> list[Rat
 _OTHERS = (1e-3, 3e-3, 1e-2)
 #: Step sizes that ``--preset tuning`` tries, by optimizer.
 GRIDS: dict[str, list[Rates]] = {
-    "frozen:rmsprop": _cross((0.0,), _OTHERS),
+    "frozen:rmsprop": _cross((0.0,), (*_OTHERS, 3e-2)),
     "partition:rmsprop": _cross((1e-4, 3e-4, 1e-3), _OTHERS),
-    "radam": _cross((3e-3, 1e-2, 3e-2), (3e-3, 1e-2, 3e-2)),
+    "radam": _cross((3e-3, 1e-2, 3e-2), (1e-2, 3e-2, 1e-1)),
     "geotorch:rmsprop": _cross((1e-4, 3e-4, 1e-3), _OTHERS),
 }
 #: The best of them.
 RATES: dict[str, Rates] = {
-    "frozen:rmsprop": Rates(0.0, 1e-3),
-    "partition:rmsprop": Rates(3e-4, 1e-3),
-    "radam": Rates(1e-2, 3e-3),
-    "geotorch:rmsprop": Rates(3e-4, 1e-3),
+    "frozen:rmsprop": Rates(0.0, 1e-2),
+    "partition:rmsprop": Rates(3e-4, 3e-3),
+    "radam": Rates(1e-2, 3e-2),
+    "geotorch:rmsprop": Rates(3e-4, 3e-3),
 }
 
 

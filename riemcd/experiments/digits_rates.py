@@ -24,7 +24,7 @@ RATES: dict[str, Rates] = {
     "frozen": Rates(0.0, 1e-2),
     "rsgd:constant": Rates(1e-2, 3e-2),
     "radam:adam": Rates(3e-3, 3e-2),
-    "geotorch:adam": Rates(3e-4, 1e-2),
+    "geotorch:adam": Rates(1e-4, 1e-2),
     "ours": Rates(3e-3, 3e-2),
     "rnn": Rates(0.0, 1e-3),
     "lstm": Rates(0.0, 3e-3),
