@@ -37,7 +37,16 @@ class DigitsSettings(Settings):
     """Where the other values come from: "paper" has more seeds and shows the pixels in both orders, "tuning"
     goes through the grids of step sizes."""
 
-    optimizers: tuple[str, ...] = ("partition", "rsgd", "radam", "geotorch", "frozen", "rnn", "lstm")
+    optimizers: tuple[str, ...] = (
+        "matching",
+        "partition",
+        "rsgd",
+        "radam",
+        "geotorch",
+        "frozen",
+        "rnn",
+        "lstm",
+    )
     """Which ones: any of riemcd copying, rnn and lstm. A step can be named as in geotorch:rmsprop; all have
     Adam's unless told otherwise, and rsgd its own."""
 
@@ -57,7 +66,7 @@ class DigitsSettings(Settings):
     epochs: int = 12
     """Passes over the 1437 images."""
 
-    coordinate_epochs: int = 13
+    coordinate_epochs: int = 20
     """Passes of our optimizers and of the frozen control, which are cheaper: what counts is the time."""
 
     block: int = 64

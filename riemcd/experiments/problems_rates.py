@@ -11,11 +11,11 @@ __all__ = ["KINDS", "RATES", "best_of", "widened"]
 KINDS = {"sgd": "RiemannianSGD", "adam": "RiemannianAdam", "coordinate": "SRCD matching"}
 #: By problem and kind; those of Procrustes but Adam's are in units of one over its largest singular value.
 RATES: dict[str, dict[str, float]] = {
-    "procrustes": {"sgd": 1.5, "adam": 0.1, "coordinate": 1.5},
-    "pca": {"sgd": 1.0, "adam": 0.1, "coordinate": 3.0},
-    "brockett": {"sgd": 0.1, "adam": 0.1, "coordinate": 1.0},
-    "joint": {"sgd": 0.01, "adam": 0.1, "coordinate": 0.1},
-    "ica": {"sgd": 3.0, "adam": 0.1, "coordinate": 3.0},
+    "procrustes": {"sgd": 1.5, "adam": 25.6, "coordinate": 3.0},
+    "pca": {"sgd": 0.5, "adam": 0.2, "coordinate": 12.0},
+    "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 8.0},
+    "joint": {"sgd": 0.02, "adam": 12.8, "coordinate": 0.8},
+    "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
 }
 _WIDER = 2.0  # by how much a grid is widened
 
