@@ -223,13 +223,14 @@ def embedding_losses(table: Tensor, sparse: bool, step: int) -> Tensor:
     return (picked * torch.randn(picked.shape, generator=generator, dtype=DOUBLE)).sum()
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", ["lorentz", "poincare", "sphere"])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    # Weight decay does nothing on a sphere, and warns.
+    [(n, r) for n in ("lorentz", "poincare", "sphere") for r in RULES if (n, r) != ("sphere", "decay")],
+)
 def test_sparse_gradients_do_what_dense_ones_do(name: str, rule: str) -> None:
     manifold = geoopt.Sphere() if name == "sphere" else MANIFOLDS[name]()
     start = cloud(manifold, 20, 5)
-    if rule == "decay" and name == "sphere":
-        pytest.skip("weight decay does nothing on a sphere")
     tables, optimizers = [], []
     for sparse in (False, True):
         table = geoopt.ManifoldParameter(start.clone(), manifold=manifold)

@@ -12,6 +12,7 @@ import torch
 
 from riemcd.cli import COMMANDS, main
 from riemcd.experiments import (
+    copying,
     cost,
     digits_rates,
     digits_task,
@@ -271,10 +272,12 @@ def test_tuning_goes_through_the_grids_with_seeds_of_its_own(name, tmp_path):
     assert any(row["best"] for row in rows)
 
 
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+
+
 def kept(name):
-    path = Path(__file__).parent.parent / "docs" / "results" / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"no results of {name} are kept")
+    """Return the best rows of a tuning."""
+    path = RESULTS / f"{name}.json"
     return [row for row in json.loads(path.read_text())["table"] if row["best"] and row["lr"] is not None]
 
 
@@ -286,6 +289,18 @@ def test_the_step_sizes_are_those_that_tuning_found():
         assert (rates.orthogonal, rates.others) in ties
     for row in kept("rotate-tuning"):
         assert rotate.RATES[row["rows"], row["rotation"]] == row["lr"]
+    for row in kept("copying-tuning"):
+        assert copying.RATES[row["optimizer"]] == Rates(row["lr of W"] or 0.0, row["lr"])
+    kinds = {contestant: kind for kind, contestant in problems_rates.KINDS.items()}
+    for row in kept("problems-tuning"):
+        assert problems_rates.RATES[row["problem"]][kinds[row["contestant"]]] == row["lr"]
+
+
+def test_adaptive_copying_was_run_with_these_step_sizes():
+    table = json.loads((RESULTS / "copying-adaptive.json").read_text())["table"]
+    assert len(table) == len(copying.RATES)
+    for row in table:
+        assert copying.RATES[row["optimizer"]] == Rates(row["lr of W"] or 0.0, row["lr"])
 
 
 def test_a_cosine_ends_at_zero():

@@ -12,12 +12,9 @@ from .folder import conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates, Step, parse_methods
 from .runs import Finished, carry_out, check_same
-from .settings import Settings, prepare
+from .settings import TUNING_SEED, Settings, prepare
 
 __all__ = ["Copying", "presets", "run"]
-
-#: Tuning has seeds of its own, so that none that is reported has been chosen for.
-_TUNING_SEED = 100
 
 
 def _cross(orthogonal: tuple[float, ...], others: tuple[float, ...]) -> list[Rates]:
@@ -177,7 +174,7 @@ def run(settings: Copying) -> int:
     device = prepare(settings)
     methods = parse_methods(settings.optimizers, settings.step)
     folder = open_folder("copying", settings)
-    first = _TUNING_SEED if settings.tuning else 0
+    first = TUNING_SEED if settings.tuning else 0
     wanted = [
         _Run(method, rates, first + number % settings.seeds, first + number)
         for method in methods

@@ -13,12 +13,9 @@ from .folder import conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates, parse_method
 from .runs import Finished, carry_out, check_same
-from .settings import Settings, prepare
+from .settings import TUNING_SEED, Settings, prepare
 
 __all__ = ["DigitsSettings", "presets", "run"]
-
-#: Tuning has seeds of its own, so that none that is reported has been chosen for.
-_TUNING_SEED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +133,7 @@ def run(settings: DigitsSettings) -> int:
     data: dict[str, Digits] = {
         order: load_digits(order == "permuted", device, tuning=settings.tuning) for order in settings.orders
     }
-    first = _TUNING_SEED if settings.tuning else 0
+    first = TUNING_SEED if settings.tuning else 0
     wanted = [
         _Run(order, method, rates, seed)
         for seed in range(first, first + settings.seeds)

@@ -15,7 +15,7 @@ from .interrupt import Interrupts
 from .problems_rates import KINDS, RATES, best_of, widened
 from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
 from .runs import check_same
-from .settings import Settings, machine, prepare
+from .settings import TUNING_SEED, Settings, machine, prepare
 
 __all__ = ["Problems", "presets", "run"]
 
@@ -65,7 +65,7 @@ def presets() -> dict[str, Problems]:
     return {
         "demo": Problems(preset="demo", size=100, seconds=3.0),
         "paper": Problems(preset="paper", size=300, seconds=10.0),
-        "tuning": Problems(preset="tuning", size=300, seconds=3.0, seed=100, tuning=True),
+        "tuning": Problems(preset="tuning", size=300, seconds=3.0, seed=TUNING_SEED, tuning=True),
     }
 
 

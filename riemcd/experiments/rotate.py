@@ -17,7 +17,7 @@ from .methods import Method, Rates
 from .rotate_report import draw, summarise
 from .rotate_task import CLOSED_FORMS, RotateTrainee, reconstruction_error
 from .runs import carry_out, check_same
-from .settings import Settings, known, prepare
+from .settings import TUNING_SEED, Settings, known, prepare
 
 __all__ = ["Rotate", "presets", "run"]
 
@@ -38,8 +38,6 @@ RATES: dict[tuple[str, Learned], float] = {
     ("heavy", "cayley"): 300.0,
     ("heavy", "qr"): 300.0,
 }
-#: Tuning has a seed of its own, so that none that is reported has been chosen for.
-_TUNING_SEED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +155,7 @@ def run(settings: Rotate) -> int:
         raise ValueError(f"--d must be a power of two, for the Hadamard rotation; got {settings.d}.")
     folder = open_folder("rotate", settings)
     results: list[dict[str, Any]] = []
-    first = _TUNING_SEED if settings.tuning else 0
+    first = TUNING_SEED if settings.tuning else 0
     wanted = [(kind, seed) for kind in settings.rows for seed in range(first, first + settings.seeds)]
     for kind, seed in wanted:
         for one in _runs(settings, kind, seed):

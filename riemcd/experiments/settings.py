@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Settings", "check", "known", "machine", "needs", "prepare"]
+__all__ = ["TUNING_SEED", "Settings", "check", "known", "machine", "needs", "prepare"]
+
+#: The first seed of tuning, which has seeds of its own, so that none that is reported has been chosen for.
+TUNING_SEED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
