@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not team.available(), reason="numba is not insta
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 #: Sizes of groups, and lengths of vectors that fill neither vectors nor tiles.
-SIZES = [(3, 5), (4, 8), (7, 130), (16, 129), (19, 3), (32, 300)]
+SIZES = [(3, 5), (4, 8), (7, 130), (16, 129), (19, 3), (32, 300), (57, 65)]
 
 
 def groups(r: int, seed: int, rest: int = 2) -> PairSet:
@@ -69,16 +69,18 @@ def test_a_turn_is_the_dense_exponential(r: int, length: int, size: float, dtype
     x, _ = rows(pairs, length, dtype, r)
     angles = size * torch.randn(3, pairs.size, generator=torch.Generator().manual_seed(0)).to(dtype)
     expected = dense(x, pairs, angles)
-    moved, plain = x.clone(), x.clone()
+    moved, columns, plain = x.clone(), x.mT.contiguous(), x.clone()
     assert native.rotate_(moved, pairs, angles, 1.0, rows=True)
+    assert native.rotate_(columns, pairs, angles, 1.0)
     with only_torch():
         rotate_(plain, pairs, angles, 1.0, rows=True)
     scale = 1 + size * r  # the angles themselves are rounded
-    assert torch.allclose(moved.double(), expected, atol=scale * TOLERANCE[dtype])
-    assert torch.allclose(moved, plain, atol=scale * TOLERANCE[dtype])
+    for found in (moved, columns.mT, plain):
+        assert torch.allclose(found.double(), expected, atol=scale * TOLERANCE[dtype])
 
 
-def test_nothing_changes_where_nothing_turns() -> None:
+@pytest.mark.parametrize("columns", [False, True])
+def test_nothing_changes_where_nothing_turns(columns: bool) -> None:
     """One group turns; not even the sign of a zero changes in the others."""
     pairs = groups(4, 0)
     x = torch.zeros(1, pairs.nodes, 9)
@@ -86,7 +88,9 @@ def test_nothing_changes_where_nothing_turns() -> None:
     before = x.clone()
     angles = torch.zeros(1, pairs.size)
     angles[0, 0] = 0.3
-    assert native.rotate_(x, pairs, angles, 1.0, rows=True)
+    turned = x.mT.contiguous().mT if columns else x
+    assert native.rotate_(turned, pairs, angles, 1.0, rows=True)
+    x = turned
     still = torch.tensor([node not in pairs.cliques[0][0] for node in range(pairs.nodes)])
     assert torch.equal(torch.signbit(x[:, still]), torch.signbit(before[:, still]))
 
@@ -106,14 +110,15 @@ def test_slopes_that_are_not_finite_are_counted_and_not_followed(value: float) -
     assert not torch.equal(x, before) and bool(torch.isfinite(x).all())
 
 
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
+@pytest.mark.parametrize("basis", [bases.LeftGivens(), bases.RightGivens()])
+def test_results_do_not_depend_on_the_number_of_threads(basis: bases.Basis) -> None:
     before, found = torch.get_num_threads(), []
     start = torch.linalg.qr(torch.randn(190, 190, generator=torch.Generator().manual_seed(1)))[0].contiguous()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             param = geoopt.ManifoldParameter(start.clone(), manifold=geoopt.EuclideanStiefel())
-            opt = SRCD([param], lr=0.3, basis=bases.LeftGivens(), selection=selections.Partition(19))
+            opt = SRCD([param], lr=0.3, basis=basis, selection=selections.Partition(19))
             for _ in range(5):
                 param.grad = torch.sin(3 * param.detach())
                 opt.step()

@@ -85,12 +85,23 @@ class Readout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, ``(time, batch, classes)`` or the last of them, from ``(time, batch, features)``."""
+        if self.last:
+            return self._read_out(self._end(x))
         if isinstance(self.core, LoopRNN) and not self.core.at_once:
-            found = self.core.states(x)
-            return self.head(found[-1]) if self.last else torch.stack([self.head(h) for h in found])
-        states = self.core(x)[0]
-        logits: Tensor = self.head(states[-1] if self.last else states)
+            return torch.stack([self._read_out(h) for h in self.core.states(x)])
+        return self._read_out(self.core(x)[0])
+
+    def _read_out(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
         return logits
+
+    def _end(self, x: Tensor) -> Tensor:
+        """Return the last state, ``(batch, d)``; gradients of the others are never made, not even as zeros."""
+        if isinstance(self.core, LoopRNN):
+            return self.core.states(x)[-1]
+        end = self.core(x)[1]
+        last: Tensor = end[0] if isinstance(end, tuple) else end  # beside the cells of an LSTM
+        return last[-1]
 
 
 def recurrent_weight(core: Any) -> Tensor | None:

@@ -12,8 +12,8 @@ from .tasks import LINE, NOWHERE, Layout
 __all__ = ["LARGEST", "CliqueTask", "small_cliques"]
 
 #: Groups of more columns than this are better left to matrix products.
-LARGEST = 32
-_TILE = 128  # as in the compiled module, which is imported only where numba is
+LARGEST = 64
+_TILE, _STRIP = 128, 64  # as in the compiled modules, which are imported only where numba is
 
 
 def small_cliques(pairs: PairSet) -> bool:
@@ -37,7 +37,10 @@ class CliqueTask:
 
     def move(self, x: Layout, amounts: int, turn: float) -> None:
         """Rotate by ``turn`` times the amounts."""
-        self._run("turn_cliques", x, NOWHERE, (amounts, 0), (0.0, 0.0, turn))
+        if x[2] == 1:
+            self._run("turn_cliques", x, NOWHERE, (amounts, 0), (0.0, 0.0, turn))
+        else:
+            self._move_columns(x, amounts, turn)
 
     def _run(
         self, name: str, x: Layout, y: Layout, out: tuple[int, int], by: tuple[float, float, float]
@@ -49,10 +52,34 @@ class CliqueTask:
             # Seven small matrices of doubles, and a piece of each vector beside four results.
             room = 8 * (7 * whole * whole + (whole + 4) * _TILE)
             scratch = torch.empty(slots * room + LINE, dtype=torch.uint8)
-            buffer = -(-scratch.data_ptr() // LINE) * LINE
             numbers = (
                 *(x[0], x[1], x[3], y[0], y[1], y[3], nodes.data_ptr(), groups, r, self.length, self.batch),
-                *(out[0], self.k, offset, out[1], slots, room, buffer, 0, 0),
+                *(out[0], self.k, offset, out[1], slots, room, _aligned(scratch), 0, 0),
             )
             team.run(name, self.size, numbers, by, self.batch * nodes.numel() * self.length)
             offset += groups * (r * (r - 1) // 2)
+
+    def _move_columns(self, x: Layout, amounts: int, turn: float) -> None:
+        """Rotate columns of contiguous rows."""
+        slots, offset = max(1, torch.get_num_threads()), 0
+        for nodes in self.cliques:
+            groups, r = nodes.shape
+            whole, many = -(-r // 8) * 8, self.batch * groups
+            # Six small matrices of doubles, or a few rows of each column before and after.
+            room = 8 * whole * max(6 * whole, 2 * _STRIP)
+            scratch = torch.empty(slots * room + many * 8 * (whole * whole + 1) + LINE, dtype=torch.uint8)
+            buffer = _aligned(scratch)
+            increments = buffer + slots * room
+            numbers = (
+                *(x[0], x[1], x[2], increments, increments + many * 8 * whole * whole, 0, nodes.data_ptr()),
+                *(groups, r, self.length, self.batch, amounts, self.k, offset, 0, slots, room, buffer, 0, 0),
+            )
+            by, work = (0.0, 0.0, turn), self.batch * nodes.numel() * self.length
+            team.run("exponentials", self.size, numbers, by, many * whole**3)
+            team.run("turn_column_cliques", self.size, numbers, by, work)
+            offset += groups * (r * (r - 1) // 2)
+
+
+def _aligned(scratch: Tensor) -> int:
+    """Return the first address of a line in the memory of a tensor."""
+    return -(-scratch.data_ptr() // LINE) * LINE

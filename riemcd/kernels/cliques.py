@@ -30,7 +30,7 @@ def clique_products(u: Tensor, v: Tensor, nodes: Tensor) -> Tensor | None:
     if not (u.dim() == 2 and native.serves(u) and native.serves(v) and u.dtype is v.dtype and nodes.is_cpu):
         return None
     (rows, _), (groups, r), size = u.shape, nodes.shape, u.element_size()
-    if not (u.stride(1) == 1 == v.stride(1) and v.shape == u.shape and _SMALLEST <= r <= 2 * LARGEST):
+    if not (u.stride(1) == 1 == v.stride(1) and v.shape == u.shape and _SMALLEST <= r <= LARGEST):
         return None
     nodes, width = nodes.contiguous(), tile().panel // size
     many = -(-r // width)

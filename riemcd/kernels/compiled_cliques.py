@@ -17,11 +17,11 @@ from numba import carray, njit
 from .compiled import at, share
 from .lanes import LINE, VECTOR, bytes_of, combine, products
 
-__all__ = ["ENTRIES"]
+__all__ = ["ENTRIES", "LARGE", "exponential", "skew_of"]
 
 _TILE = 128  # how many entries of each vector are worked on at a time, near enough to be read again
 _BLOCK = 4096  # how many terms are summed in the working precision before they go into a double
-_LARGE = 0.1  # increments above this are applied in double precision, or their rounding would add up
+LARGE = 0.1  # increments above this are applied in double precision, or their rounding would add up
 
 
 @njit(nogil=True)
@@ -131,7 +131,7 @@ def _series(a: int, a2: int, a3: int, a4: int, total: int, other: int, R: int, t
 
 
 @njit(nogil=True)
-def _exponential(skew: int, R: int, norm: float) -> None:
+def exponential(skew: int, R: int, norm: float) -> None:
     """Replace a skew matrix by e^S - I, as `riemcd.kernels.rotations.skew_exponential` does."""
     each = 8 * R * R
     a2, a3, a4, p, other = skew + each, skew + 2 * each, skew + 3 * each, skew + 4 * each, skew + 5 * each
@@ -166,7 +166,7 @@ def _exponential(skew: int, R: int, norm: float) -> None:
 
 
 @njit(nogil=True)
-def _skew(q: Any, item: int, turn: float, skew: Any, R: int, dtype: Any) -> float:
+def skew_of(q: Any, item: int, turn: float, skew: Any, R: int, dtype: Any) -> float:
     """Put the angles of a group into a matrix, and return its 1-norm."""
     groups, r = q[7], q[8]
     e = item // groups
@@ -238,16 +238,16 @@ def _turn_cliques(task: Any, dtype: Any) -> None:
     for item in range(start, stop):
         e = item // groups
         nodes = carray(at(q[6], (item - e * groups) * r, np.int64), (r,))
-        norm = _skew(q, item, turn, skew, R, dtype)
+        norm = skew_of(q, item, turn, skew, R, dtype)
         if norm == 0.0:  # not even the sign of a zero changes
             continue
-        _exponential(table, R, norm)
+        exponential(table, R, norm)
         largest = 0.0
         for c in range(R * R):
             rounded[c] = skew[c]
             largest = max(largest, abs(skew[c]))
         x = q[0] + size * e * q[1]
-        if largest > _LARGE:
+        if largest > LARGE:
             _apply(x, q[2], nodes, r, n, table, R, near, np.float64, dtype)
         else:
             _apply(x, q[2], nodes, r, n, single, R, near, dtype, dtype)

@@ -102,7 +102,7 @@ def rotate_(x: Tensor, pairs: PairSet, amounts: Tensor, turn: float, rows: bool 
     if at is None:
         return False
     at = transposed(at) if rows else at
-    if pairs.cliques and at[2] != 1:
+    if pairs.cliques and 1 not in at[2:]:
         return False
     if amounts.dtype is not x.dtype or not amounts.is_contiguous():
         amounts = amounts.to(x.dtype).contiguous()

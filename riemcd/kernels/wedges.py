@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..components import Block
 from ..index import PairSet
 from . import native
 from .cliques import clique_products
@@ -90,7 +89,7 @@ def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor
     if wedges is not None:
         return wedges
     if pairs.cliques:
-        return torch.cat([_of_cliques(u, v, block, wide) for block in pairs.blocks], -1).mul_(scale)
+        return torch.cat([_of_cliques(u, v, nodes, scale) for nodes in pairs.cliques], -1)
 
     def columns(x: Tensor, at: Tensor) -> Tensor:  # (*batch, rows, k)
         if at.dim() == 1:
@@ -107,21 +106,20 @@ def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor
     return wedges.mul_(scale)
 
 
-def _of_cliques(u: Tensor, v: Tensor, block: Block, wide: torch.dtype) -> Tensor:
-    """Return the wedges inside cliques: one small product each, r x rows x r."""
-    found = clique_products(u, v, block.nodes)
-    if found is not None:
-        return found[block.which, block.a, block.b] - found[block.which, block.b, block.a]
-    c, r = block.nodes.shape
-    product = torch.zeros((*u.shape[:-2], c, r, r), dtype=wide, device=u.device)
-    rooms = Room(), Room()
-    for rows, some in pieces(u, c, r):
-        left, right = (
-            columns_of(x[..., rows, :], block.nodes[some], wide, room)
-            for x, room in zip((u, v), rooms, strict=True)
-        )
-        product[..., some, :, :] += left.mT @ right
-    return product[..., block.which, block.a, block.b] - product[..., block.which, block.b, block.a]
+def _of_cliques(u: Tensor, v: Tensor, nodes: Tensor, scale: float) -> Tensor:
+    """Return the wedges inside cliques, ``(c, r)`` columns: one small product each, r x rows x r."""
+    product = clique_products(u, v, nodes)
+    if product is None:
+        (c, r), wide = nodes.shape, accumulator(u.dtype)
+        product = torch.zeros((*u.shape[:-2], c, r, r), dtype=wide, device=u.device)
+        rooms = Room(), Room()
+        for rows, some in pieces(u, c, r):
+            left, right = (
+                columns_of(x[..., rows, :], nodes[some], wide, room)
+                for x, room in zip((u, v), rooms, strict=True)
+            )
+            product[..., some, :, :] += left.mT @ right
+    return wedge_of_product(product.contiguous(), None, scale).flatten(-2)
 
 
 class Room:
