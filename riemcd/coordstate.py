@@ -64,6 +64,11 @@ class CoordinateState:
         """The numbers of the coordinates; not computed for rules that remember nothing."""
         return linear(self._chosen)
 
+    @property
+    def direct(self) -> bool:
+        """Whether buffers are ``(count,)`` and all that is read or written are entries ``coords`` of them."""
+        return self.active is None and self.rows is None and len(self._shape) == 1
+
     @cached_property
     def _whole(self) -> bool:
         return all_in_order(self.coords, self._shape[-1])

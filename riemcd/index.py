@@ -23,7 +23,7 @@ __all__ = ["Coordinates", "Index", "PairSet", "all_in_order", "linear", "linear_
 _FEW = 16
 
 
-def pair_to_linear(lo: Tensor, hi: Tensor, nodes: int) -> Tensor:
+def pair_to_linear(lo: Tensor, hi: Tensor | int, nodes: int) -> Tensor:
     """Number the pairs ``lo < hi`` out of ``nodes``.
 
     >>> pair_to_linear(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 2]), 3)
@@ -134,9 +134,8 @@ class PairSet:
             return torch.tensor(self.single[:1]), torch.tensor(self.single[1:])
         if self.order is None:
             inside = [clique[:, _triangle(clique.shape[-1], clique.device)] for clique in self.cliques]
-            return torch.cat([i[:, 0].flatten() for i in inside]), torch.cat(
-                [i[:, 1].flatten() for i in inside]
-            )
+            lo, hi = (torch.cat([i[:, end].flatten() for i in inside]) for end in (0, 1))
+            return lo, hi
         return self.order[: self.size], self.order[self.size : 2 * self.size]
 
     @cached_property
@@ -166,6 +165,8 @@ class PairSet:
     @cached_property
     def linear(self) -> Tensor:
         """The numbers of the pairs."""
+        if self.cliques:
+            return torch.cat([_inside(clique, self.nodes) for clique in self.cliques])
         return pair_to_linear(self.lo, self.hi, self.nodes)
 
     @cached_property
@@ -182,6 +183,13 @@ Coordinates: TypeAlias = Tensor | PairSet
 def linear(coords: Coordinates) -> Tensor:
     """Return the numbers of the coordinates."""
     return coords.linear if isinstance(coords, PairSet) else coords
+
+
+def _inside(clique: Tensor, nodes: int) -> Tensor:
+    """Return the numbers of all pairs of cliques, ``(c, r)`` sorted columns."""
+    a, b = _triangle(clique.shape[-1], clique.device)
+    # What does not depend on the upper end is found once for every column.
+    return (pair_to_linear(clique, 0, nodes)[:, a] + clique[:, b]).flatten()
 
 
 def _triangle(r: int, device: torch.device | None) -> Tensor:

@@ -96,7 +96,7 @@ class Readout(nn.Module):
         return logits
 
     def _end(self, x: Tensor) -> Tensor:
-        """Return the last state, ``(batch, d)``; gradients of the others are never made, not even as zeros."""
+        """Return the last state, ``(batch, d)``; the others get no gradient, not even zeros."""
         if isinstance(self.core, LoopRNN):
             return self.core.states(x)[-1]
         end = self.core(x)[1]

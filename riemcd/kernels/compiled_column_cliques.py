@@ -1,7 +1,7 @@
 """Groups of columns of contiguous rows that turn together, compiled; rules as in `.compiled`.
 
-Groups share every row, so that threads divide the rows among them and not the groups. A few rows are worked on
-at a time, group after group, while the cache holds them.
+Groups share every row, so that threads divide the rows among them and not the groups. A few rows are worked
+on at a time, group after group, while the cache holds them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _exponentials(task: Any, dtype: Any) -> None:
 
 
 @njit(nogil=True)
-def _apply(x: int, along: int, nodes: Any, width: int, m: int, R: int, near: int, kind: Any, dtype: Any) -> None:
+def _apply(
+    x: int, along: int, nodes: Any, width: int, m: int, R: int, near: int, kind: Any, dtype: Any
+) -> None:
     """Add to each column of a group a combination of all of them, in a few rows, computed in ``kind``."""
     size, r = bytes_of(kind), len(nodes)
     added = near + R * _STRIP * size

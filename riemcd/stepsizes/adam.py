@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..coordstate import CoordinateState
 from ..index import Coordinates
+from ..kernels import moments
 from .base import StepSize
 from .validate import number
 
@@ -80,6 +81,9 @@ class Adam(StepSize):
         state: CoordinateState,
     ) -> Tensor:
         """Update the moments of the touched coordinates and move by their corrected ratio."""
+        found = self._at_once(slopes, lr, state)
+        if found is not None:
+            return found
         beta1, beta2 = self.betas
         visits = state.read("visits", torch.int32) + 1
         mean = state.read("exp_avg").lerp(slopes, 1 - beta1)
@@ -95,6 +99,13 @@ class Adam(StepSize):
         bias1, bias2 = (-torch.expm1(count * (math.log(beta) if beta else -math.inf)) for beta in self.betas)
         denominator = (square.sqrt() / bias2.sqrt().to(square.dtype)).add_(self.eps)
         return mean / denominator * (-lr / bias1).to(mean.dtype)
+
+    def _at_once(self, slopes: Tensor, lr: float | Tensor, state: CoordinateState) -> Tensor | None:
+        """Do so in one pass, where a compiled one serves."""
+        if self.amsgrad or isinstance(lr, Tensor) or not state.direct:
+            return None
+        kept = (state.buffer("visits", torch.int32), state.buffer("exp_avg"), state.buffer("exp_avg_sq"))
+        return moments.adam(slopes, state.coords, *kept, self.betas, self.eps, lr)
 
     def wrapped_by(self, wrap: Callable[[StepSize], StepSize]) -> StepSize:
         """Refuse a second momentum."""
