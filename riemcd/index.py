@@ -19,7 +19,6 @@ from .components import Block, blocks_of_cliques, blocks_of_pairs
 
 __all__ = ["Coordinates", "Index", "PairSet", "all_in_order", "linear", "linear_to_pair", "pair_to_linear"]
 
-
 _FEW = 16
 
 
@@ -187,8 +186,9 @@ def linear(coords: Coordinates) -> Tensor:
 
 def _inside(clique: Tensor, nodes: int) -> Tensor:
     """Return the numbers of all pairs of cliques, ``(c, r)`` sorted columns."""
+    if clique.shape[-1] == nodes:
+        return torch.arange(nodes * (nodes - 1) // 2, device=clique.device)
     a, b = _triangle(clique.shape[-1], clique.device)
-    # What does not depend on the upper end is found once for every column.
     return (pair_to_linear(clique, 0, nodes)[:, a] + clique[:, b]).flatten()
 
 

@@ -10,27 +10,19 @@ from .copying_figure import draw, summarise
 from .copying_task import CopyingTrainee
 from .folder import conclude, open_folder
 from .interrupt import Interrupts
-from .methods import Method, Rates, Step, parse_methods
+from .methods import Method, Rates, Step, cross, parse_methods
 from .runs import Finished, carry_out, check_same
 from .settings import TUNING_SEED, Settings, prepare
 
 __all__ = ["Copying", "presets", "run"]
 
-
-def _cross(orthogonal: tuple[float, ...], others: tuple[float, ...]) -> list[Rates]:
-    """Return the step sizes that are in the middle of one list, with all of the other."""
-    middle = orthogonal[len(orthogonal) // 2], others[len(others) // 2]
-    pairs = [*((middle[0], rate) for rate in others), *((rate, middle[1]) for rate in orthogonal)]
-    return [Rates(*pair) for pair in dict.fromkeys(pairs)]
-
-
 _OTHERS = (1e-3, 3e-3, 1e-2)
 #: Step sizes that ``--preset tuning`` tries, by optimizer.
 GRIDS: dict[str, list[Rates]] = {
-    "frozen:rmsprop": _cross((0.0,), (*_OTHERS, 3e-2)),
-    "partition:rmsprop": _cross((1e-4, 3e-4, 1e-3), _OTHERS),
-    "radam": _cross((3e-3, 1e-2, 3e-2), (1e-2, 3e-2, 1e-1)),
-    "geotorch:rmsprop": _cross((1e-4, 3e-4, 1e-3), _OTHERS),
+    "frozen:rmsprop": cross((0.0,), (*_OTHERS, 3e-2)),
+    "partition:rmsprop": cross((1e-4, 3e-4, 1e-3), _OTHERS),
+    "radam": cross((3e-3, 1e-2, 3e-2), (1e-2, 3e-2, 1e-1)),
+    "geotorch:rmsprop": cross((1e-4, 3e-4, 1e-3), _OTHERS),
 }
 #: The best of them.
 RATES: dict[str, Rates] = {

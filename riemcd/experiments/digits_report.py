@@ -27,7 +27,7 @@ def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tunin
         rows, drawn = _of_order(order, [run for run in done if run.what["order"] == order])
         table += rows
         curves += drawn
-    images = "288 images held out of those to learn from" if tuning else "360 test images"
+    images = "a fifth of the images to learn from, held out in turn," if tuning else "360 test images"
     note = (
         f"Hidden size {hidden}. accuracy: on {images} after the last pass, mean of the runs; spread: "
         "standard deviation over the runs; s/epoch: median of the passes, the least of the runs; to the best "

@@ -17,12 +17,15 @@ from .networks import LoopRNN, Readout, recurrent_weight
 from .runs import Trainee
 from .settings import needs
 
-__all__ = ["PEERS", "PLAIN", "Digits", "DigitsTrainee", "load_digits"]
+__all__ = ["FOLDS", "PEERS", "PLAIN", "Digits", "DigitsTrainee", "load_digits"]
 
 #: Networks of torch itself, without a constraint.
 PLAIN = ("rnn", "lstm")
 #: What other libraries offer for orthogonal weights.
 PEERS = ("rsgd", "radam", "geotorch")
+#: Parts of the images to learn from, one of which is held out in turn where step sizes are looked for.
+FOLDS = 5
+_LEARNED = 1437
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +38,15 @@ class Digits:
     y_test: Tensor
 
 
-def load_digits(permuted: bool, device: torch.device | str = "cpu", tuning: bool = False) -> Digits:
+def load_digits(permuted: bool, device: torch.device | str = "cpu", held_out: int | None = None) -> Digits:
     """Return the digits of scikit-learn: 1437 to learn from and 360 to test, always the same ones.
 
     Parameters
     ----------
     permuted : bool
         Show the pixels in a fixed random order, in which neighbours are far apart.
-    tuning : bool
-        Leave the 360 out: learn from 1149 of the others, and test on the remaining 288.
+    held_out : int, optional
+        Leave the 360 out: of the others test on this one of `FOLDS` parts, and learn from the rest.
     """
     datasets = needs("sklearn.datasets", "scikit-learn", "riemcd digits")
     data = datasets.load_digits()
@@ -53,9 +56,13 @@ def load_digits(permuted: bool, device: torch.device | str = "cpu", tuning: bool
     order = torch.randperm(len(x), generator=generator)
     if permuted:
         x = x[:, torch.randperm(x.shape[1], generator=generator)]
-    x, y = x[order].T.contiguous().to(device), y[order].to(device)
-    learned, seen = (1149, 1437) if tuning else (1437, len(y))
-    return Digits(x[:, :learned], y[:learned], x[:, learned:seen], y[learned:seen])
+    learned, tested = order[:_LEARNED], order[_LEARNED:]
+    if held_out is not None:
+        parts = list(learned.tensor_split(FOLDS))
+        tested = parts.pop(held_out)
+        learned = torch.cat(parts)
+    (x, y), (x_test, y_test) = ((x[some].T.contiguous(), y[some]) for some in (learned, tested))
+    return Digits(*(part.to(device) for part in (x, y, x_test, y_test)))
 
 
 class DigitsTrainee(Trainee):

@@ -15,7 +15,7 @@ from ..optim import SRCD
 from .networks import LoopRNN
 from .settings import known
 
-__all__ = ["METHODS", "Method", "Rates", "Step", "make_optimizer", "parse_method", "parse_methods"]
+__all__ = ["METHODS", "Method", "Rates", "Step", "cross", "make_optimizer", "parse_method", "parse_methods"]
 
 Step = Literal["constant", "rmsprop", "adam"]
 _STEPS: dict[str, stepsizes.StepSize] = {
@@ -43,6 +43,13 @@ class Rates:
 
     orthogonal: float
     others: float
+
+
+def cross(orthogonal: Sequence[float], others: Sequence[float]) -> list[Rates]:
+    """Return the step sizes that are in the middle of one list, with all of the other."""
+    middle = orthogonal[len(orthogonal) // 2], others[len(others) // 2]
+    pairs = [*((middle[0], rate) for rate in others), *((rate, middle[1]) for rate in orthogonal)]
+    return [Rates(*pair) for pair in dict.fromkeys(pairs)]
 
 
 @dataclass(frozen=True)

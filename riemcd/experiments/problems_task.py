@@ -240,7 +240,7 @@ def solve(
     x = geoopt.ManifoldParameter(case.start.clone(), manifold=geoopt.EuclideanStiefel())
     kind, make = _OPTIMIZERS[name]
     opt = make(x, rate if kind == "adam" else rate * case.unit)
-    curve, used, steps = [(0.0, case.gap(float(case.loss(case.start))))], 0.0, 0
+    curve, used, steps, stuck = [(0.0, case.gap(float(case.loss(case.start))))], 0.0, 0, False
 
     def closure() -> Any:
         opt.zero_grad()
@@ -248,10 +248,13 @@ def solve(
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())  # scipy, which geoopt searches lines with, wants a number
 
-    while used < seconds and curve[-1][1] > goal and np.isfinite(curve[-1][1]) and not stopped():
+    while used < seconds and curve[-1][1] > goal and np.isfinite(curve[-1][1]) and not (stuck or stopped()):
         begun = time.perf_counter()
-        for _ in range(10):
-            opt.step(closure)
+        try:
+            for _ in range(10):
+                opt.step(closure)
+        except ZeroDivisionError:  # a line search, where no step changes the loss any more
+            stuck = True
         used, steps = used + time.perf_counter() - begun, steps + 10
         with torch.no_grad():
             curve.append((used, case.gap(float(case.loss(x)))))

@@ -108,6 +108,8 @@ def wedge_at(u: Tensor, v: Tensor, pairs: PairSet, scale: float = 1.0) -> Tensor
 
 def _of_cliques(u: Tensor, v: Tensor, nodes: Tensor, scale: float) -> Tensor:
     """Return the wedges inside cliques, ``(c, r)`` columns: one small product each, r x rows x r."""
+    if nodes.shape[-1] == u.shape[-1]:  # one group of all columns, in their order
+        return wedge_all(u, v, scale)
     product = clique_products(u, v, nodes)
     if product is None:
         (c, r), wide = nodes.shape, accumulator(u.dtype)

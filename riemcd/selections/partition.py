@@ -51,6 +51,8 @@ class Partition(Selection):
         self, index: Index, partials: Partials, draw: Draw, state: dict[str, Any]
     ) -> tuple[Coordinates, Tensor | None]:
         """Deal the columns without looking at any slope."""
+        if 2 < index.nodes <= self.size:  # one group, whatever the order
+            return index.everything(draw.device), None
         groups, rest = self._groups(index)
         order = draw.permutation(index.nodes)
         full = order[: groups * self.size].view(groups, self.size)
