@@ -28,6 +28,7 @@ from riemcd.experiments.folder import as_table
 from riemcd.experiments.methods import Method, Rates
 from riemcd.experiments.problems_task import PROBLEMS, amari_distance, solve
 from riemcd.experiments.rotate_task import CayleySGD, RotateTrainee, hadamard, quantise, reconstruction_error
+from riemcd.experiments.settings import TUNING_SEED
 from riemcd.nn.init import haar_
 
 SMALL = {
@@ -290,7 +291,7 @@ def kept(name):
 
 def test_the_step_sizes_are_those_that_tuning_found():
     for row in kept("digits-tuning"):
-        rates = digits_rates.rates_of(row["order"], Method(row["optimizer"], row["step"]))
+        rates = digits_rates.rates_of(64, row["order"], Method(row["optimizer"], row["step"]))
         ties = [
             (r["lr of W"], r["lr"])
             for r in kept("digits-tuning")
@@ -304,6 +305,26 @@ def test_the_step_sizes_are_those_that_tuning_found():
     kinds = {contestant: kind for kind, contestant in problems_rates.KINDS.items()}
     for row in kept("problems-tuning"):
         assert problems_rates.RATES[row["problem"]][kinds[row["contestant"]]] == row["lr"]
+
+
+def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
+    for name, hidden in (("digits-paper", 64), ("digits-wide", 256)):
+        found = json.loads((RESULTS / f"{name}.json").read_text())
+        assert found["hidden"] == hidden
+        for row in found["table"]:
+            rates = digits_rates.rates_of(hidden, row["order"], Method(row["optimizer"], row["step"]))
+            assert rates == Rates(row["lr of W"], row["lr"])
+        assert all(run["seed"] < TUNING_SEED for run in found["runs"])
+
+
+def test_digits_are_read_as_well_as_by_the_best_peer_in_a_third_of_its_time():
+    table = json.loads((RESULTS / "digits-paper.json").read_text())["table"]
+    for order in ("rows", "permuted"):
+        rows = {row["optimizer"]: row for row in table if row["order"] == order}
+        best = max((rows[name] for name in digits_task.PEERS), key=lambda row: row["accuracy"])
+        assert rows["partition"]["accuracy"] >= best["accuracy"]
+        assert rows["partition"]["seconds"] <= best["seconds"] / 3
+        assert rows["frozen"]["runs"] == rows["partition"]["runs"] == best["runs"] == 10
 
 
 def test_adaptive_copying_was_run_with_these_step_sizes():

@@ -31,9 +31,9 @@ class DigitsSettings(Settings):
     learn from.
     """
 
-    preset: Literal["demo", "paper", "wide", "tuning"] = "demo"
-    """Where the other values come from: "paper" has more seeds and shows the pixels in both orders, "wide"
-    has 256 hidden units, "tuning" tries the step sizes and their neighbours."""
+    preset: Literal["demo", "paper", "tuning"] = "demo"
+    """Where the other values come from: "paper" has more seeds and shows the pixels in both orders, "tuning"
+    tries the step sizes and their neighbours."""
 
     optimizers: tuple[str, ...] = (
         "matching",
@@ -126,7 +126,6 @@ def presets() -> dict[str, DigitsSettings]:
     return {
         "demo": DigitsSettings(preset="demo", orders=("permuted",), seeds=1),
         "paper": DigitsSettings(preset="paper", first_seed=10, seeds=10),
-        "wide": DigitsSettings(preset="wide", hidden=256, coordinate_epochs=10, first_seed=10, seeds=5),
         "tuning": DigitsSettings(preset="tuning", tuning=True, seeds=FOLDS),
     }
 

@@ -110,6 +110,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
             one.plot(at, 100 * np.maximum(1 - np.array(curve["accuracy"]), 1e-3), label=shown, **look)
         one.set(xscale="log", yscale="log", xlabel="seconds of training",
                 title=f"Digits, pixels {titles[order]}")  # fmt: skip
+        one.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
         one.set_yticks([2, 3, 5, 10, 20, 50, 90], ["2", "3", "5", "10", "20", "50", "90"])
         one.minorticks_off()
     axes[0][0].set_ylabel("test error in %")
