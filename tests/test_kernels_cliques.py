@@ -11,14 +11,14 @@ from torch import Tensor
 
 from riemcd import SRCD, bases, selections
 from riemcd.index import PairSet
-from riemcd.kernels import descend_, native, only_torch, team, wedge_at
+from riemcd.kernels import clique_tasks, descend_, native, only_torch, team, wedge_at
 from riemcd.kernels.rotations import rotate_
 
 pytestmark = pytest.mark.skipif(not team.available(), reason="numba is not installed")
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 #: Sizes of groups, and lengths of vectors that fill neither vectors nor tiles.
-SIZES = [(3, 5), (4, 8), (7, 130), (16, 129), (19, 3), (32, 300), (57, 65)]
+SIZES = [(3, 5), (4, 8), (7, 130), (16, 129), (19, 3), (32, 300), (57, 65), (64, 64), (6, 1)]
 
 
 def groups(r: int, seed: int, rest: int = 2) -> PairSet:
@@ -77,6 +77,20 @@ def test_a_turn_is_the_dense_exponential(r: int, length: int, size: float, dtype
     scale = 1 + size * r  # the angles themselves are rounded
     for found in (moved, columns.mT, plain):
         assert torch.allclose(found.double(), expected, atol=scale * TOLERANCE[dtype])
+
+
+def test_columns_of_a_part_of_a_matrix_a_few_matrices_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows may be further apart than they are long, and memory for increments is not that of the batch."""
+    pairs = groups(5, 0)
+    x, _ = rows(pairs, 70, torch.float64, 0)
+    angles = 0.3 * torch.randn(3, pairs.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    around = torch.zeros(3, 70, pairs.nodes + 4, dtype=torch.float64)
+    part = around[..., 3:-1]
+    part.copy_(x.mT)
+    monkeypatch.setattr(clique_tasks, "_INCREMENTS", 3000)  # of two matrices, or of one
+    assert native.rotate_(part, pairs, angles, 1.0)
+    assert torch.allclose(part.mT, dense(x, pairs, angles), atol=1e-13)
+    assert float(around[..., :3].abs().sum()) == 0 == float(around[..., -1].abs().sum())
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -88,6 +88,19 @@ def test_one_pass_serves_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(opt.state[W]["visits"].sum()) == 2 * 18
 
 
+@pytest.mark.parametrize("wrong", [[0, COUNT], [-COUNT - 1, 3]])
+def test_coordinates_outside_their_range_are_not_written(wrong: list[int]) -> None:
+    rule, entries = stepsizes.Adam(), {}
+    for coords in (torch.tensor([2, 5]), torch.tensor(wrong)):
+        state = CoordinateState(entries, coords, torch.Size(()), COUNT, torch.ones(2))
+        if coords.tolist() == wrong:
+            with pytest.raises(IndexError):
+                rule.amounts(torch.ones(2), coords, lr=0.1, basis=None, state=state)
+        else:
+            rule.amounts(torch.ones(2), coords, lr=0.1, basis=None, state=state)
+    assert int(entries["visits"].sum()) == 2
+
+
 def test_numbers_of_pairs_in_groups() -> None:
     cliques = (torch.tensor([[1, 4, 6], [0, 2, 9]]), torch.tensor([[3, 5]]), torch.tensor([[7]]))
     pairs = PairSet.partition(cliques, 10)

@@ -115,12 +115,14 @@ FORMS = {"memory": memory, "steps": steps, "promises": promises, "procrustes": p
 
 
 class Measured(Results):
-    """What a part of the benchmarks has measured."""
+    """What a part of the benchmarks has measured; ``:elsewhere: xeon`` shows a run on another machine."""
+
+    option_spec = {**Results.option_spec, "elsewhere": directives.unchanged_required}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
-        name = self.arguments[0]
+        name, elsewhere = self.arguments[0], self.options.get("elsewhere")
         part = "steps" if name == "promises" else name
-        path = KEPT / f"{part}.json"
+        path = KEPT / (f"{part}-{elsewhere}.json" if elsewhere else f"{part}.json")
         self.env.note_dependency(str(path))
         command = f"python -m benchmarks {part}"
         if not path.exists():

@@ -15,6 +15,7 @@ from .settings import machine
 
 __all__ = ["draw", "summarise"]
 
+_TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 #: What tells one row of the table from another.
 _APART = ("optimizer", "step", "lr_orthogonal", "lr")
 
@@ -94,7 +95,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     orders = list(dict.fromkeys(curve["order"] for curve in kept))
     names = list(dict.fromkeys((curve["optimizer"], curve["step"]) for curve in kept))
     figure, axes = new_figure(len(orders), squeeze=False, figsize=(5.4 * len(orders), 5.2), sharey=True)
-    titles = {"rows": "row after row", "permuted": "in a fixed random order"}
+    titles = {"rows": "Pixels row after row", "permuted": "Pixels in a fixed random order"}
     for one, order in zip(axes[0], orders, strict=True):
         labels: set[str] = set()
         for curve in (curve for curve in kept if curve["order"] == order):
@@ -109,7 +110,8 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
             # Errors on a logarithmic axis: what matters happens above 90 %.
             one.plot(at, 100 * np.maximum(1 - np.array(curve["accuracy"]), 1e-3), label=shown, **look)
         one.set(xscale="log", yscale="log", xlabel="seconds of training",
-                title=f"Digits, pixels {titles[order]}")  # fmt: skip
+                title=f"{titles[order]}, {summary['hidden']} hidden units")  # fmt: skip
+        one.set_xticks([t for t in _TICKS if one.get_xlim()[0] <= t <= one.get_xlim()[1]])
         one.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
         one.set_yticks([2, 3, 5, 10, 20, 50, 90], ["2", "3", "5", "10", "20", "50", "90"])
         one.minorticks_off()

@@ -13,6 +13,7 @@ __all__ = ["LARGEST", "CliqueTask", "small_cliques"]
 
 #: Groups of more columns than this are better left to matrix products.
 LARGEST = 64
+_INCREMENTS = 1 << 20  # bytes for the increments of some matrices of a batch, or of one
 _TILE, _STRIP = 128, 64  # as in the compiled modules, which are imported only where numba is
 
 
@@ -64,19 +65,26 @@ class CliqueTask:
         slots, offset = max(1, torch.get_num_threads()), 0
         for nodes in self.cliques:
             groups, r = nodes.shape
-            whole, many = -(-r // 8) * 8, self.batch * groups
+            whole = -(-r // 8) * 8
             # Six small matrices of doubles, or a few rows of each column before and after.
             room = 8 * whole * max(6 * whole, 2 * _STRIP)
-            scratch = torch.empty(slots * room + many * 8 * (whole * whole + 1) + LINE, dtype=torch.uint8)
+            each = 8 * (whole * whole + 1)  # of a group: its increment, and the largest entry of that
+            some = max(1, min(self.batch, _INCREMENTS // (groups * each)))  # matrices at a time
+            scratch = torch.empty(slots * room + some * groups * each + LINE, dtype=torch.uint8)
             buffer = _aligned(scratch)
             increments = buffer + slots * room
-            numbers = (
-                *(x[0], x[1], x[2], increments, increments + many * 8 * whole * whole, 0, nodes.data_ptr()),
-                *(groups, r, self.length, self.batch, amounts, self.k, offset, 0, slots, room, buffer, 0, 0),
-            )
-            by, work = (0.0, 0.0, turn), self.batch * nodes.numel() * self.length
-            team.run("exponentials", self.size, numbers, by, many * whole**3)
-            team.run("turn_column_cliques", self.size, numbers, by, work)
+            for first in range(0, self.batch, some):
+                batch = min(some, self.batch - first)
+                largest = increments + batch * groups * (each - 8)
+                numbers = (
+                    *(x[0] + first * x[1] * self.size, x[1], x[2], increments, largest, 0, nodes.data_ptr()),
+                    *(groups, r, self.length, batch, amounts + first * self.k * self.size, self.k, offset),
+                    *(0, slots, room, buffer, 0, 0),
+                )
+                by = (0.0, 0.0, turn)
+                team.run("exponentials", self.size, numbers, by, batch * groups * whole**3)
+                work = batch * nodes.numel() * self.length
+                team.run("turn_column_cliques", self.size, numbers, by, work)
             offset += groups * (r * (r - 1) // 2)
 
 

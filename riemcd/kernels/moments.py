@@ -38,11 +38,16 @@ def adam(
         As in `riemcd.stepsizes.Adam`.
     """
     kept = (visits, means, squares)
-    if not (native.serves(slopes) and coords.is_cpu and slopes.dim() == 1 and visits.dtype is torch.int32):
+    if not (native.serves(slopes) and slopes.dim() == 1 and coords.shape == slopes.shape):
         return None
-    if any(not (x.is_cpu and x.dim() == 1 and x.is_contiguous()) for x in kept):
+    if not (coords.is_cpu and coords.dtype is torch.int64 and visits.dtype is torch.int32):
+        return None
+    if any(not (x.is_cpu and x.shape == visits.shape and x.is_contiguous()) for x in kept):
         return None
     if not means.dtype is squares.dtype is slopes.dtype:
+        return None
+    first, last = torch.aminmax(coords)
+    if not 0 <= int(first) <= int(last) < visits.shape[0]:  # torch says what is wrong with them
         return None
     slopes, coords = slopes.contiguous(), coords.contiguous()
     amounts = torch.empty_like(slopes)
