@@ -166,6 +166,15 @@ def _summarise(settings: Problems, rows: list[dict[str, Any]]) -> dict[str, Any]
             "note": note, "outcomes": best if settings.tuning else rows, "machine": machine()}  # fmt: skip
 
 
+_TITLES = {
+    "procrustes": "Procrustes",
+    "pca": "Principal components",
+    "brockett": "Brockett's function",
+    "joint": "Joint diagonalisation",
+    "ica": "Independent components",
+}
+
+
 def _draw(folder: Folder, summary: dict[str, Any]) -> None:
     names = list(dict.fromkeys(row["problem"] for row in summary["outcomes"]))
     columns = min(2, len(names))
@@ -188,11 +197,12 @@ def _draw(folder: Folder, summary: dict[str, Any]) -> None:
         one.axhline(summary["goal"], color="0.6", linewidth=0.8)
         one.annotate("goal", (0.01, summary["goal"]), xycoords=("axes fraction", "data"), xytext=(0, 2),
                      textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip
-        one.set(
-            xscale="log", yscale="log", xlabel="seconds", ylabel="relative gap to the best value", title=name
-        )
+        one.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative gap to the best value",
+                title=_TITLES[name])  # fmt: skip
     for one in axes.ravel()[len(names) :]:
         one.set_axis_off()
+    unmixing = "; unmixing has ten columns" if "ica" in names else ""
+    figure.suptitle(f"Matrices with {summary['size']} rows{unmixing}")
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     folder.figure("problems.png", figure)
     close(figure)
