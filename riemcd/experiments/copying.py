@@ -99,8 +99,8 @@ class Copying(Settings):
     """How many runs of each optimizer, with seeds 0, 1, ...: start, batches and coordinates."""
 
     uniform_seeds: int = 1
-    """How many runs of srcd-u at least; the paper shows the mean of ten. Beyond --seeds they have the starts
-    and batches of the others again, and differ by the rotations drawn."""
+    """How many runs of srcd-u at least; the paper shows the mean of ten. Every start has as many: beyond
+    --seeds they have the starts and batches of the others again, and differ by the rotations drawn."""
 
     max_seconds: float | None = None
     """Stop a run when its iterations took so long together, however many they were."""
@@ -128,7 +128,12 @@ class _Run:
     method: Method
     rates: Rates
     seed: int  # of the start and the batches
-    draw: int  # of random coordinates
+    again: int  # the number of this draw of random coordinates, from the same start
+
+    @property
+    def draw(self) -> int:
+        """The seed of random coordinates, which does not depend on how many runs there are."""
+        return self.seed + 1000 * self.again
 
 
 _PAPER = ("frozen", "srgd", "srcd-u", "srcd-gs", "srcd-gs-block")
@@ -168,10 +173,11 @@ def run(settings: Copying) -> int:
     folder = open_folder("copying", settings)
     first = TUNING_SEED if settings.tuning else 0
     wanted = [
-        _Run(method, rates, first + number % settings.seeds, first + number)
+        _Run(method, rates, seed, again)
         for method in methods
         for rates in settings.rates(method)
-        for number in range(_seeds(settings, method))
+        for seed in range(first, first + settings.seeds)
+        for again in range(_draws(settings, method))
     ]
     for one in wanted:
         check_same(folder, _name(settings, one), _what(settings, one))
@@ -200,11 +206,13 @@ def run(settings: Copying) -> int:
 
 def _name(settings: Copying, one: _Run) -> str:
     tried = f"-{one.rates.orthogonal:g}-{one.rates.others:g}" if settings.tuning else ""
-    return f"{one.method.slug}{tried}-seed{one.draw}"
+    again = f"-draw{one.again}" if one.again else ""
+    return f"{one.method.slug}{tried}-seed{one.seed}{again}"
 
 
-def _seeds(settings: Copying, method: Method) -> int:
-    return max(settings.seeds, settings.uniform_seeds) if method.name == "srcd-u" else settings.seeds
+def _draws(settings: Copying, method: Method) -> int:
+    """Return how often random coordinates are drawn from each start."""
+    return -(-settings.uniform_seeds // settings.seeds) if method.name == "srcd-u" else 1
 
 
 def _what(settings: Copying, one: _Run) -> dict[str, Any]:

@@ -105,8 +105,8 @@ def _pace(runs: list[Finished]) -> float:
 
 def draw(folder: Folder, summary: dict[str, Any]) -> None:
     """Draw the loss by iteration and by seconds, and how far below the frozen control it is."""
-    adaptive = any(":" in curve["optimizer"] or curve["optimizer"] == "radam" for curve in summary["curves"])
-    constant = any(curve["gain"] and ":" not in curve["optimizer"] for curve in summary["curves"])
+    adaptive = any(_is_adaptive(curve["optimizer"]) for curve in summary["curves"])
+    constant = any(curve["gain"] and not _is_adaptive(curve["optimizer"]) for curve in summary["curves"])
     rows = 2 if constant else 1
     figure, grid = new_figure(2, rows, figsize=(10.5, 4.2 * rows + (0 if constant else 1)))
     axes = grid.ravel()
@@ -122,7 +122,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         if curve["runs"] > 1:
             axes[0].fill_between(at, curve["least"], curve["most"], color=look["color"], alpha=0.15, lw=0)
         axes[1].plot(at * curve["seconds_per_iteration"], loss, **look)
-        if constant and curve["gain"] and ":" not in curve["optimizer"]:
+        if constant and curve["gain"] and not _is_adaptive(curve["optimizer"]):
             axes[2].plot(at, curve["gain"], **look)
     for one in axes[:2]:
         one.axhline(summary["memoryless"], color="k", linewidth=0.9)
@@ -144,6 +144,10 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False, handlelength=4)
     folder.figure("copying.png", figure)
     close(figure)
+
+
+def _is_adaptive(label: str) -> bool:
+    return ":" in label or label == "radam"
 
 
 def _look(label: str, before: int = 0) -> dict[str, Any]:

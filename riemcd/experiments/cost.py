@@ -162,7 +162,8 @@ def run(settings: Cost) -> int:
     device = prepare(settings)
     known("a contestant", settings.contestants, CONTESTANTS)
     folder = open_folder("cost", settings)
-    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials")}
+    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials", "device")}
+    what["threads"] = torch.get_num_threads()  # seconds of other threads are not put beside these
     check_same(folder, "times", what)
     folder.keep_settings("cost", settings)
     folder.write("times.json", {"what": what})
@@ -180,7 +181,8 @@ def run(settings: Cost) -> int:
                 else:
                     for row in rows:
                         log.add(row)
-        return conclude(folder, _summarise(settings, [*log.rows, *shown]), _draw, stop.asked)
+        rows = sorted([*log.rows, *shown], key=lambda row: row["d"])  # resuming may have added smaller ones
+        return conclude(folder, _summarise(settings, rows), _draw, stop.asked)
 
 
 def _times(names: list[Any], d: int, settings: Cost, device: Any, stop: Interrupts) -> list[dict[str, Any]]:
@@ -216,9 +218,9 @@ def _summarise(settings: Cost, rows: list[dict[str, Any]]) -> dict[str, Any]:
                       "at delay 1000": 100 * step / (back * longer + step),
                       "paper, backward + step": paper[0], "paper, step": paper[1]})  # fmt: skip
     note = (
-        f"Seconds, medians of {settings.trials}; batch {settings.batch}, delay {settings.delay}; at delay "
-        "1000: the same share with backward scaled to that many steps through time. The paper's numbers are "
-        "those of its GPU at delay 1000. " + _sentence(table)
+        f"Seconds, medians of {settings.trials} (fewer after Ctrl-C); batch {settings.batch}, delay "
+        f"{settings.delay}; at delay 1000: the same share with backward scaled to that many steps through "
+        "time. The paper's numbers are those of its GPU at delay 1000. " + _sentence(table)
     )
     return {"experiment": "cost", "delay": settings.delay, "batch": settings.batch, "table": table,
             "note": note, "machine": machine()}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ class Folder:
     def read(self, name: str) -> Any:
         """Read JSON, or return None where there is none."""
         path = self.path / name
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read_json(path) if path.exists() else None
 
     def save(self, name: str, content: Any) -> None:
         """Write a checkpoint, atomically."""
@@ -58,7 +59,10 @@ class Folder:
     def load(self, name: str) -> Any:
         """Read a checkpoint, or return None where there is none."""
         path = self.path / name
-        return torch.load(path, weights_only=True) if path.exists() else None
+        try:
+            return torch.load(path, weights_only=True) if path.exists() else None
+        except (RuntimeError, EOFError, pickle.UnpicklingError):
+            raise ValueError(f"{path} is damaged: remove it, and its run starts afresh.") from None
 
     def figure(self, name: str, figure: Any) -> Path:
         """Write a figure as PNG, atomically, and return where."""
@@ -116,15 +120,24 @@ def open_folder(experiment: str, settings: Settings) -> Folder:
         else:
             path = root / time.strftime(f"{stem}-%Y%m%d-%H%M%S")
     holds = path.exists() and any(not inside.name.startswith(".") for inside in path.iterdir())
+    if holds and not (path / "settings.json").exists():
+        raise ValueError(f"{path} holds files, but no results of riemcd: give another --output.")
     if holds and not settings.resume:
         raise ValueError(f"{path} holds results already: add --resume to go on with them, or give another.")
     if settings.resume:
         kept = path / "settings.json"
-        made_by = json.loads(kept.read_text())["experiment"] if kept.exists() else None
+        made_by = _read_json(kept)["experiment"] if kept.exists() else None
         if made_by != experiment:
             what = "nothing to resume" if made_by is None else f"results of riemcd {made_by}"
             raise ValueError(f"{path} holds {what}: give the folder of a run of riemcd {experiment}.")
     return Folder(path)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise ValueError(f"{path} is damaged, it is no JSON: give another --output.") from None
 
 
 def conclude(

@@ -13,7 +13,7 @@ from torch import nn
 from .. import selections, stepsizes
 from ..optim import SRCD
 from .networks import LoopRNN
-from .settings import known
+from .settings import known, needs
 
 __all__ = ["METHODS", "Method", "Rates", "Step", "cross", "make_optimizer", "parse_method", "parse_methods"]
 
@@ -100,6 +100,8 @@ def parse_method(written: str, step: Step, plain: Sequence[str] = ()) -> Method:
         raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
     if name in plain and chosen == "constant":
         raise ValueError(f"{name} is trained with adam or rmsprop, got {written!r}.")
+    if name == "geotorch":  # said before anything is run
+        needs("geotorch", "geotorch", "the optimizer geotorch")
     return Method(name, chosen)
 
 
@@ -160,6 +162,7 @@ def make_optimizer(
             selection=_RULES[method.name](block),
             stepsize=_STEPS[method.step],
             seed=seed,
+            nonfinite="ignore",  # a run that diverges goes on, as with other optimizers
             skip_weight_grad=True,
         )
     if method.name == "rsgd" and method.step == "constant":

@@ -139,6 +139,9 @@ def rows_of(
         seen = (data.x[:, :1149], data.x[:, 1149:]) if tuning else (data.x, data.x_test)
         pools = [core(x[..., None])[0][8:].reshape(-1, d) for x in seen]
     sizes = (count, count // 4)
+    most = min(len(pools[0]), 4 * len(pools[1]))
+    if count > most:
+        raise ValueError(f"--calibration must be at most {most}, the number of hidden states; got {count}.")
     return tuple(
         pool[torch.randperm(len(pool), generator=generator)[:size].to(pool.device)].contiguous()
         for pool, size in zip(pools, sizes, strict=True)

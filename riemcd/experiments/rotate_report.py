@@ -45,9 +45,10 @@ def _of_kind(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rivals = [other["error"] for other in rows if other["rotation"] == row["rotation"]]
         row["best"] = row["error"] == min(rivals)
     cayley = next((row for row in rows if row["rotation"] == "cayley" and row["best"]), None)
-    if cayley is None:
+    errors = [] if cayley is None else _mean_curve([one for one in results if _key(one) == _key(cayley)])[1]
+    if cayley is None or len(errors) == 0:  # Ctrl-C may come before the first look
         return rows
-    goal = float(_mean_curve([one for one in results if _key(one) == _key(cayley)])[1][-1])
+    goal = float(errors[-1])
     for row in rows:
         row["to cayley's"] = _seconds_to(goal, row, [one for one in results if _key(one) == _key(row)])
     for row in rows:

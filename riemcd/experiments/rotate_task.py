@@ -233,7 +233,7 @@ class RotateTrainee(Trainee):
 def _srcd(weight: Any, lr: float, block: int, seed: int) -> torch.optim.Optimizer:
     # Without a first moment: Adam's correction keeps the first steps as short as the others.
     return SRCD([weight], lr=lr, basis=LeftGivens(), selection=selections.Partition(block), seed=seed,
-                stepsize=stepsizes.Adam((0.0, 0.99)), skip_weight_grad=True)  # fmt: skip
+                stepsize=stepsizes.Adam((0.0, 0.99)), nonfinite="ignore", skip_weight_grad=True)  # fmt: skip
 
 
 _OPTIMIZERS: dict[str, Callable[[Any, float, int, int], torch.optim.Optimizer]] = {

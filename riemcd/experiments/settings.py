@@ -32,7 +32,7 @@ class Settings:
     checkpoint for every run, a summary as JSON, a figure and the printed table."""
 
     resume: bool = False
-    """Go on with the runs in --output, or in the newest folder of this experiment, from their last
+    """Go on with the runs in --output, or in the newest folder of this preset, from their last
     checkpoints: the numbers are bit for bit those of a run that was never interrupted. Give the same options
     again; more iterations (where step sizes do not fall with them), optimizers or seeds may be asked for.
     What has neither iterations nor checkpoints of its own, in cost and problems, is repeated as a whole."""
@@ -63,8 +63,8 @@ def _keep_freed_memory() -> None:
 
 
 #: What numbers must be at least, where that is not one.
-_LEAST = {"calibration": 4, "d": 2, "delay": 0, "first_seed": 0, "hidden": 2, "seed": 0, "size": 2,
-          "sizes": 2, "threads": 0}  # fmt: skip
+_LEAST = {"block": 2, "calibration": 4, "d": 2, "delay": 0, "first_seed": 0, "hidden": 2, "seed": 0,
+          "size": 2, "sizes": 2, "threads": 0}  # fmt: skip
 _MAY_BE_ZERO = ("checkpoint_every",)
 _MOST_THREADS = 1024
 
