@@ -15,7 +15,6 @@ from riemcd.experiments import (
     copying,
     cost,
     digits_rates,
-    digits_task,
     problems_rates,
     problems_task,
     rotate,
@@ -23,12 +22,11 @@ from riemcd.experiments import (
     sparsity,
 )
 from riemcd.experiments.copying_task import CopyingTrainee
-from riemcd.experiments.digits_task import DigitsTrainee, load_digits
+from riemcd.experiments.digits_task import DigitsTrainee
 from riemcd.experiments.folder import as_table
 from riemcd.experiments.methods import Method, Rates
 from riemcd.experiments.problems_task import PROBLEMS, amari_distance, solve
 from riemcd.experiments.rotate_task import CayleySGD, RotateTrainee, hadamard, quantise, reconstruction_error
-from riemcd.experiments.settings import TUNING_SEED
 from riemcd.nn.init import haar_
 
 SMALL = {
@@ -242,28 +240,7 @@ def test_the_dense_step_is_a_rotation_downhill(greedy):
     assert ((W.detach() - start).abs().amax(0) > 1e-12).sum() == 2
 
 
-# ------------------------------------------------------------------------------------------ digits
-
-
-def test_digits_are_split_once_and_permuted_once():
-    rows, permuted = load_digits(False), load_digits(True)
-    assert rows.x.shape == (64, 1437) and rows.x_test.shape == (64, 360)
-    assert torch.equal(rows.y, permuted.y) and not torch.equal(rows.x, permuted.x)
-    assert torch.equal(rows.x.sort(0).values, permuted.x.sort(0).values)
-    assert float(rows.x.max()) == 1.0 and float(rows.x.min()) == 0.0
-
-
-def test_tuning_never_sees_the_images_that_are_tested():
-    """Each image to learn from is held out once, and no other."""
-    usual, parts = load_digits(True), [load_digits(True, held_out=fold) for fold in range(digits_task.FOLDS)]
-    for part in parts:
-        assert part.x.shape[1] + part.x_test.shape[1] == 1437 and part.x_test.shape[1] in (287, 288)
-        both = torch.cat([part.x, part.x_test], 1), torch.cat([part.y, part.y_test])
-        assert sorted(zip(both[0].T.tolist(), both[1].tolist(), strict=True)) == sorted(
-            zip(usual.x.T.tolist(), usual.y.tolist(), strict=True)
-        )
-    assert torch.equal(torch.cat([part.x_test for part in parts], 1), usual.x)
-    assert torch.equal(torch.cat([part.y_test for part in parts]), usual.y)
+# ------------------------------------------------------------------------------------------ tuning
 
 
 @pytest.mark.parametrize("name", ["digits", "rotate"])
@@ -304,29 +281,9 @@ def test_the_step_sizes_are_those_that_tuning_found():
     for row in kept("copying-tuning"):
         assert copying.RATES[row["optimizer"]] == Rates(row["lr of W"] or 0.0, row["lr"])
     kinds = {contestant: kind for kind, contestant in problems_rates.KINDS.items()}
-    for row in kept("problems-tuning"):
-        assert problems_rates.RATES[row["problem"]][kinds[row["contestant"]]] == row["lr"]
-
-
-def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
-    for name, hidden in (("digits-paper", 64), ("digits-wide", 256)):
-        found = json.loads((RESULTS / f"{name}.json").read_text())
-        assert found["hidden"] == hidden
-        for row in found["table"]:
-            rates = digits_rates.rates_of(hidden, row["order"], Method(row["optimizer"], row["step"]))
-            assert rates == Rates(row["lr of W"], row["lr"])
-        assert all(run["seed"] < TUNING_SEED for run in found["runs"])
-
-
-def test_digits_are_read_as_well_as_by_the_best_peer_in_a_third_of_its_time():
-    """In the kept table, in which peers run the usual loop; on our recurrence they are faster."""
-    table = json.loads((RESULTS / "digits-paper.json").read_text())["table"]
-    for order in ("rows", "permuted"):
-        rows = {row["optimizer"]: row for row in table if row["order"] == order}
-        best = max((rows[name] for name in digits_task.PEERS), key=lambda row: row["accuracy"])
-        assert rows["partition"]["accuracy"] >= best["accuracy"]
-        assert rows["partition"]["seconds"] <= best["seconds"] / 3
-        assert rows["frozen"]["runs"] == rows["partition"]["runs"] == best["runs"] == 10
+    for name, size in (("problems-tuning", 300), ("problems-small-tuning", 100)):
+        for row in kept(name):
+            assert problems_rates.rates_of(size, row["problem"])[kinds[row["contestant"]]] == row["lr"]
 
 
 def test_adaptive_copying_was_run_with_these_step_sizes():
@@ -334,24 +291,6 @@ def test_adaptive_copying_was_run_with_these_step_sizes():
     assert len(table) == len(copying.RATES)
     for row in table:
         assert copying.RATES[row["optimizer"]] == Rates(row["lr of W"] or 0.0, row["lr"])
-
-
-def test_a_cosine_ends_at_zero():
-    trainee = DigitsTrainee(Method("lstm", "adam"), 0, load_digits(False), hidden=4, batch=1437,
-                            rates=Rates(0.0, 1e-2), epochs=4)  # fmt: skip
-    seen = []
-    for _ in range(4):
-        trainee.step()
-        seen.append(trainee.optimizers[0].param_groups[0]["lr"])
-    assert seen == pytest.approx([1e-2 * (1 + math.cos(math.pi * e / 4)) / 2 for e in range(4)])
-
-
-def test_all_networks_of_the_digits_have_the_same_size():
-    data = load_digits(False)
-    for name in (*digits_task.PEERS, *digits_task.PLAIN, "partition", "frozen"):
-        step = "constant" if name == "rsgd" else "adam"
-        trainee = DigitsTrainee(Method(name, step), 0, data, hidden=6, batch=128, rates=Rates(1e-3, 1e-3))
-        assert trainee.model.head.in_features == 6
 
 
 # ------------------------------------------------------------------------------------------ rotate
@@ -440,7 +379,7 @@ def test_unmixing_finds_the_sources():
     case = PROBLEMS["ica"](100, 0)
     assert case.quality is not None
     outcome = solve(
-        case, "SRCD matching", problems_rates.RATES["ica"]["coordinate"], 20.0, 1e-6, lambda: False
+        case, "SRCD matching", problems_rates.rates_of(300, "ica")["coordinate"], 20.0, 1e-6, lambda: False
     )
     assert outcome.curve[-1][1] <= 1e-6
     assert case.quality(outcome.point) < 0.06 < case.quality(case.start)

@@ -33,7 +33,8 @@ def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tunin
         f"Hidden size {hidden}. accuracy: on {images} after the last pass, mean of the runs; spread: "
         "standard deviation over the runs; s/epoch: median of the passes, the least of the runs; to the best "
         "peer's: seconds of training until the mean accuracy was as high as that of the best of geoopt and "
-        "geotorch in the end; of its time: seconds, over those of that best one; best: the highest accuracy "
+        "geotorch in the end; of its time: seconds, over those of that best one; above it: accuracy, less "
+        "that of the best one with the same seeds; ±: the standard error of this; best: the highest accuracy "
         "of this optimizer."
     )
     return {
@@ -50,21 +51,26 @@ def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tunin
 def _of_order(order: str, done: list[Finished]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
+    ends: list[dict[int, float]] = []
     for chosen in dict.fromkeys(tuple(run.what[key] for key in _APART) for run in done):
         runs = whole([run for run in done if tuple(run.what[key] for key in _APART) == chosen])
         row, curve = _of_runs(order, runs)
         rows.append(row)
         curves.append(curve)
-    peers = [row for row in rows if row["optimizer"] in PEERS]
-    best = max(peers, key=lambda row: row["accuracy"], default=None)
-    for row, curve in zip(rows, curves, strict=True):
+        ends.append({run.what["seed"]: run.rows[row["epochs"] - 1]["accuracy"] for run in runs})
+    peers = [at for at, row in enumerate(rows) if row["optimizer"] in PEERS]
+    first = max(peers, key=lambda at: rows[at]["accuracy"], default=None)
+    for row, curve, end in zip(rows, curves, ends, strict=True):
         rivals = [
             r["accuracy"] for r in rows if r["optimizer"] == row["optimizer"] and r["step"] == row["step"]
         ]
         row["best"] = row["accuracy"] == max(rivals)
-        if best is None:
+        if first is None:
             continue
+        best = rows[first]
         row["of its time"] = row["seconds"] / best["seconds"]
+        both = [seed for seed in end if seed in ends[first]]
+        row["above it"], row["±"] = _mean_and_error([end[seed] - ends[first][seed] for seed in both])
         reached = np.flatnonzero(np.array(curve["accuracy"]) >= best["accuracy"])
         if len(reached):
             row["to the best peer's"] = (int(reached[0]) + 1) * row["s/epoch"]
@@ -82,11 +88,18 @@ def _of_runs(order: str, runs: list[Finished]) -> tuple[dict[str, Any], dict[str
            "recurrence": what["recurrence"], "lr of W": what["lr_orthogonal"], "lr": what["lr"],
            "runs": len(runs), "epochs": length, "accuracy": float(every[:, -1].mean()),
            "spread": float(every[:, -1].std()), "s/epoch": pace, "seconds": pace * length,
-           "to the best peer's": None, "of its time": None, "best": False,
+           "to the best peer's": None, "of its time": None, "above it": None, "±": None, "best": False,
            "|WᵀW − I|": max(off, default=None)}  # fmt: skip
     curve = {"order": order, "optimizer": what["optimizer"], "step": what["step"],
              "seconds_per_epoch": pace, "accuracy": every.mean(0).tolist()}  # fmt: skip
     return row, curve
+
+
+def _mean_and_error(differences: list[float]) -> tuple[float | None, float | None]:
+    """Return the mean and its standard error, for which two are needed."""
+    many = len(differences)
+    mean = float(np.mean(differences)) if many else None
+    return mean, float(np.std(differences, ddof=1) / np.sqrt(many)) if many > 1 else None
 
 
 def draw(folder: Folder, summary: dict[str, Any]) -> None:

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from .figures import close, new_figure, style
 from .folder import Folder, Log, conclude, open_folder
 from .interrupt import Interrupts
-from .problems_rates import KINDS, RATES, best_of, widened
+from .problems_rates import KINDS, best_of, rates_of, widened
 from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
 from .runs import check_same
 from .settings import TUNING_SEED, Settings, machine, prepare
@@ -33,7 +34,8 @@ class Problems(Settings):
     steepest one, the steepest 0.5 %, a random matching and a greedy one; and riemcd.minimize, which turns
     pairs by exact angles and needs no step size (not for ica, whose loss is no trigonometric polynomial).
     Each stops at the goal or when its time is up. Step sizes are the best of a grid for every problem and
-    kind of contestant: --preset tuning tries them with another seed.
+    kind of contestant, with 100 rows and with 300; other sizes have those of the nearest. --preset tuning
+    looks for them, with another seed.
     """
 
     preset: Literal["demo", "paper", "tuning"] = "demo"
@@ -78,6 +80,7 @@ def run(settings: Problems) -> int:
         raise ValueError("riemcd problems runs on the CPU in double precision: leave --device as it is.")
     folder = open_folder("problems", settings)
     what = {name: getattr(settings, name) for name in ("size", "seconds", "goal", "seed", "tuning")}
+    what["threads"] = torch.get_num_threads()  # seconds of other threads are not put beside these
     check_same(folder, "outcomes", what)
     folder.keep_settings("problems", settings)
     folder.write("outcomes.json", {"what": what})
@@ -100,7 +103,8 @@ def run(settings: Problems) -> int:
                 return row
 
             for problem in settings.problems:
-                _tune(problem, attempt) if settings.tuning else _compare(problem, attempt)
+                go = _tune if settings.tuning else _compare
+                go(problem, rates_of(settings.size, problem), attempt)
         return conclude(folder, _summarise(settings, log.rows), _draw, stop.asked)
 
 
@@ -113,16 +117,16 @@ def _count(settings: Problems) -> int | None:
     return None if settings.tuning else sum(len(_entrants(problem)) for problem in settings.problems)
 
 
-def _compare(problem: str, attempt: _Attempt) -> None:
+def _compare(problem: str, rates: dict[str, float], attempt: _Attempt) -> None:
     """Let everyone try once, with the best step size."""
     for name in _entrants(problem):
-        attempt(problem, name, RATES[problem].get(kind_of(name) or "", 0.0))
+        attempt(problem, name, rates.get(kind_of(name) or "", 0.0))
 
 
-def _tune(problem: str, attempt: _Attempt) -> None:
+def _tune(problem: str, rates: dict[str, float], attempt: _Attempt) -> None:
     """Look for the best step size of every kind."""
     for kind, name in KINDS.items():
-        widened(RATES[problem][kind], partial(attempt, problem, name))
+        widened(rates[kind], partial(attempt, problem, name))
 
 
 def _try(settings: Problems, problem: str, contestant: str, rate: float, stop: Interrupts) -> dict[str, Any]:

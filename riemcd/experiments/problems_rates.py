@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["KINDS", "RATES", "best_of", "widened"]
+__all__ = ["KINDS", "RATES", "best_of", "rates_of", "widened"]
 
 #: Whose step sizes are looked for; the other rules of SRCD take that of the matching.
 KINDS = {"sgd": "RiemannianSGD", "adam": "RiemannianAdam", "coordinate": "SRCD matching"}
-#: By problem and kind; those of Procrustes but Adam's are in units of one over its largest singular value.
-RATES: dict[str, dict[str, float]] = {
-    "procrustes": {"sgd": 1.5, "adam": 25.6, "coordinate": 3.0},
-    "pca": {"sgd": 0.5, "adam": 0.2, "coordinate": 12.0},
-    "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 8.0},
-    "joint": {"sgd": 0.02, "adam": 12.8, "coordinate": 0.8},
-    "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
+#: By rows, problem and kind; those of Procrustes but Adam's are in units of one over its largest singular
+#: value.
+RATES: dict[int, dict[str, dict[str, float]]] = {
+    100: {
+        "procrustes": {"sgd": 1.5, "adam": 3.2, "coordinate": 3.0},
+        "pca": {"sgd": 0.5, "adam": 0.2, "coordinate": 6.0},
+        "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 2.0},
+        "joint": {"sgd": 0.02, "adam": 12.8, "coordinate": 0.8},
+        "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
+    },
+    300: {
+        "procrustes": {"sgd": 1.5, "adam": 25.6, "coordinate": 3.0},
+        "pca": {"sgd": 0.5, "adam": 0.2, "coordinate": 12.0},
+        "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 8.0},
+        "joint": {"sgd": 0.02, "adam": 12.8, "coordinate": 0.8},
+        "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
+    },
 }
 _WIDER = 2.0  # by how much a grid is widened
+
+
+def rates_of(size: int, problem: str) -> dict[str, float]:
+    """Return the step sizes of a problem by kind, those for the nearest size that has some."""
+    return RATES[min(RATES, key=lambda known: abs(known - size))][problem]
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any]:

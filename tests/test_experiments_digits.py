@@ -1,0 +1,126 @@
+"""What ``riemcd digits`` reads, with which settings, and what it tells of runs."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from riemcd.experiments import digits_task
+from riemcd.experiments.digits import DigitsSettings
+from riemcd.experiments.digits_rates import PASSES, RATES, grid_of, rates_of
+from riemcd.experiments.digits_report import summarise
+from riemcd.experiments.digits_task import DigitsTrainee, load_digits
+from riemcd.experiments.methods import Method, Rates
+from riemcd.experiments.runs import Finished
+from riemcd.experiments.settings import TUNING_SEED
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+
+
+def test_digits_are_split_once_and_permuted_once():
+    rows, permuted = load_digits(False), load_digits(True)
+    assert rows.x.shape == (64, 1437) and rows.x_test.shape == (64, 360)
+    assert torch.equal(rows.y, permuted.y) and not torch.equal(rows.x, permuted.x)
+    assert torch.equal(rows.x.sort(0).values, permuted.x.sort(0).values)
+    assert float(rows.x.max()) == 1.0 and float(rows.x.min()) == 0.0
+
+
+def test_tuning_never_sees_the_images_that_are_tested():
+    """Each image to learn from is held out once, and no other."""
+    usual, parts = load_digits(True), [load_digits(True, held_out=fold) for fold in range(digits_task.FOLDS)]
+    for part in parts:
+        assert part.x.shape[1] + part.x_test.shape[1] == 1437 and part.x_test.shape[1] in (287, 288)
+        both = torch.cat([part.x, part.x_test], 1), torch.cat([part.y, part.y_test])
+        assert sorted(zip(both[0].T.tolist(), both[1].tolist(), strict=True)) == sorted(
+            zip(usual.x.T.tolist(), usual.y.tolist(), strict=True)
+        )
+    assert torch.equal(torch.cat([part.x_test for part in parts], 1), usual.x)
+    assert torch.equal(torch.cat([part.y_test for part in parts]), usual.y)
+
+
+def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
+    for name, hidden in (("digits-paper", 64), ("digits-wide", 256)):
+        found = json.loads((RESULTS / f"{name}.json").read_text())
+        assert found["hidden"] == hidden
+        for row in found["table"]:
+            rates = rates_of(hidden, row["order"], Method(row["optimizer"], row["step"]))
+            assert rates == Rates(row["lr of W"], row["lr"])
+        assert all(run["seed"] < TUNING_SEED for run in found["runs"])
+
+
+def test_digits_are_read_as_well_as_by_the_best_peer_in_a_third_of_its_time():
+    """In the kept table, in which peers run the usual loop; on our recurrence they are faster."""
+    table = json.loads((RESULTS / "digits-paper.json").read_text())["table"]
+    for order in ("rows", "permuted"):
+        rows = {row["optimizer"]: row for row in table if row["order"] == order}
+        best = max((rows[name] for name in digits_task.PEERS), key=lambda row: row["accuracy"])
+        assert rows["partition"]["accuracy"] >= best["accuracy"]
+        assert rows["partition"]["seconds"] <= best["seconds"] / 3
+        assert rows["frozen"]["runs"] == rows["partition"]["runs"] == best["runs"] == 20
+
+
+def test_a_cosine_ends_at_zero():
+    trainee = DigitsTrainee(Method("lstm", "adam"), 0, load_digits(False), hidden=4, batch=1437,
+                            rates=Rates(0.0, 1e-2), epochs=4)  # fmt: skip
+    seen = []
+    for _ in range(4):
+        trainee.step()
+        seen.append(trainee.optimizers[0].param_groups[0]["lr"])
+    assert seen == pytest.approx([1e-2 * (1 + math.cos(math.pi * e / 4)) / 2 for e in range(4)])
+
+
+def test_all_networks_of_the_digits_have_the_same_size():
+    data = load_digits(False)
+    for name in (*digits_task.PEERS, *digits_task.PLAIN, "partition", "frozen"):
+        step = "constant" if name == "rsgd" else "adam"
+        trainee = DigitsTrainee(Method(name, step), 0, data, hidden=6, batch=128, rates=Rates(1e-3, 1e-3))
+        assert trainee.model.head.in_features == 6
+
+
+def finished(optimizer, seed, accuracies, pace):
+    """Return a run with these accuracies, each of whose passes took ``pace`` seconds."""
+    what = {"optimizer": optimizer, "step": "adam", "order": "rows", "seed": seed, "recurrence": "fused",
+            "lr": 1e-2, "lr_orthogonal": 1e-2}  # fmt: skip
+    rows = [{"accuracy": a, "loss": 1.0, "seconds": (i + 1) * pace} for i, a in enumerate(accuracies)]
+    return Finished(f"{optimizer}-{seed}", what, rows, {"orthogonality": 1e-6}, complete=True)
+
+
+def test_runs_are_compared_with_the_best_peer_of_the_same_seed():
+    done = [
+        finished("partition", 0, [0.5, 0.9], 1.0),
+        finished("partition", 1, [0.8, 0.9], 1.5),
+        finished("radam", 0, [0.1, 0.86], 4.0),
+        finished("radam", 1, [0.2, 0.88], 4.0),
+        finished("geotorch", 0, [0.1, 0.7], 9.0),
+    ]
+    table = summarise(done, orders=("rows",), hidden=64, tuning=False)["table"]
+    rows = {row["optimizer"]: row for row in table}
+    ours = rows["partition"]
+    assert ours["accuracy"] == pytest.approx(0.9) and ours["of its time"] == pytest.approx(2.0 / 8.0)
+    assert ours["above it"] == pytest.approx(0.03) and ours["±"] == pytest.approx(0.01)
+    assert ours["to the best peer's"] == pytest.approx(2.0)
+    assert rows["radam"]["above it"] == 0 == rows["radam"]["±"]
+    assert rows["geotorch"]["above it"] == pytest.approx(-0.16) and rows["geotorch"]["±"] is None
+
+
+def test_passes_of_ours_go_by_the_size_and_can_be_asked_for():
+    ours, peer = Method("partition", "adam"), Method("geotorch", "adam")
+    for hidden, passes in {**PASSES, 32: PASSES[64], 512: PASSES[256]}.items():
+        assert DigitsSettings(hidden=hidden).passes(ours) == passes
+        assert DigitsSettings(hidden=hidden).passes(peer) == 12
+        assert DigitsSettings(hidden=hidden, coordinate_epochs=5).passes(ours) == 5
+
+
+def test_neighbours_of_step_sizes_are_two_or_three_times_smaller_and_larger():
+    for (hidden, order), known in RATES.items():
+        for name in known:
+            method = Method("partition" if name == "ours" else name, "adam")
+            middle, grid = rates_of(hidden, order, method), grid_of(hidden, order, method)
+            assert middle in grid and len(grid) == (3 if middle.orthogonal == 0 else 5)
+            for rates in grid:
+                assert rates.orthogonal == middle.orthogonal or rates.others == middle.others
+                pairs = [(rates.others, middle.others), (rates.orthogonal, middle.orthogonal)]
+                factors = [max(a / b, b / a) for a, b in pairs if a != b]
+                assert all(1.99 < factor < 3.34 for factor in factors)
