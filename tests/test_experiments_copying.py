@@ -239,10 +239,20 @@ def test_refusals(tmp_path, capsys):
     assert "holds results already" in said("--optimizers", "srcd-u")
     assert "was made with lr = 0.0002" in said("--optimizers", "srcd-u", "--lr", "0.1", "--resume")
     assert "must be among frozen, sgd" in said("--optimizers", "sgdd", "--resume")
-    assert "geoopt has no RMSProp" in said("--optimizers", "rsgd:rmsprop", "--resume")
     assert "radam has steps of its own" in said("--optimizers", "radam:rmsprop", "--resume")
     assert "--threads" in said("--threads", "-1", "--resume")
     assert "cannot be used here" in said("--device", "cuda:17", "--resume")
+
+
+def test_rmsprop_of_geoopt_divides_by_the_size_of_the_gradient_as_a_whole():
+    """Its first step is as long as the step size, whatever the gradient."""
+    size = {"hidden": 12, "delay": 6, "recall": 3, "batch": 4, "rates": Rates(1e-3, 1e-3)}
+    trainee = CopyingTrainee(Method("rsgd", "rmsprop"), 5, **size)
+    W = trainee.model.core.weight_hh
+    before = W.detach().clone()
+    trainee.step()
+    assert float((W.detach() - before).norm()) == pytest.approx(1e-3, rel=1e-2)
+    assert [group["betas"][0] for group in trainee.optimizers[0].param_groups] == [0.0, 0.0]
 
 
 def test_the_control_is_always_there():

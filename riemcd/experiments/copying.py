@@ -43,8 +43,9 @@ class Copying(Settings):
     srcd-gs (the rotation of steepest descent), srcd-gs-block (the steepest 0.5 % of all rotations),
     matching (every column turned once, in random pairs), greedy-matching (in pairs of steep
     descent), partition (all rotations within random groups of --block columns). Write NAME:rmsprop or
-    NAME:adam for adaptive steps. radam and geotorch run the recurrence as a loop under autograd, the others
-    fused; ours never form the weight gradient.
+    NAME:adam for adaptive steps (rsgd:adam is RiemannianAdam, rsgd:rmsprop the same without a first
+    moment, since geoopt has no RMSProp of its own). radam and geotorch run the recurrence as a loop under
+    autograd, the others fused; ours never form the weight gradient.
 
     Below the memoryless loss K ln 8 / (L + 2K) a network has begun to remember.
     """

@@ -96,8 +96,6 @@ def parse_method(written: str, step: Step, plain: Sequence[str] = ()) -> Method:
     chosen: Any = own or ("adam" if name == "radam" else step)
     if name == "radam" and chosen != "adam":
         raise ValueError(f"radam has steps of its own, got {written!r}: write radam.")
-    if name == "rsgd" and chosen == "rmsprop":
-        raise ValueError("geoopt has no RMSProp: write rsgd, or radam for its Adam.")
     if name in plain and chosen == "constant":
         raise ValueError(f"{name} is trained with adam or rmsprop, got {written!r}.")
     if name == "geotorch":  # said before anything is run
@@ -169,7 +167,9 @@ def make_optimizer(
         made: torch.optim.Optimizer = geoopt.optim.RiemannianSGD(groups, lr=rates.others)
         return made
     if method.name in ("rsgd", "radam"):
-        made = geoopt.optim.RiemannianAdam(groups, lr=rates.others)
+        # geoopt has no RMSProp of its own: this is what its Adam does without a first moment.
+        betas = (0.0, 0.99) if method.step == "rmsprop" else (0.9, 0.999)
+        made = geoopt.optim.RiemannianAdam(groups, lr=rates.others, betas=betas)
         return made
     return _torch_optimizer(method.step, groups)
 
