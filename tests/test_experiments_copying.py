@@ -128,17 +128,17 @@ def test_what_a_run_leaves(tmp_path, capsys):
     folder = tmp_path / "run"
     assert copying(folder, "--iterations", "5", "--optimizers", "srcd-u", "--uniform-seeds", "2") == 0
     names = {path.name for path in folder.iterdir()}
-    runs = ["frozen-seed0", "srcd-u-seed0", "srcd-u-seed1"]
+    runs = ["frozen-seed0", "srcd-u-seed0", "srcd-u-seed0-draw1"]
     assert names == {"settings.json", "summary.json", "copying.png", "table.txt",
                      *(f"{run}.{kind}" for run in runs for kind in ("json", "jsonl", "pt"))}  # fmt: skip
     assert (folder / "copying.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     table = (folder / "table.txt").read_text()
     assert "srcd-u" in table and "memoryless" in table and table.strip() in capsys.readouterr().out
-    rows = [json.loads(line) for line in (folder / "srcd-u-seed1.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "srcd-u-seed0-draw1.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5]
     assert all(a["seconds"] < b["seconds"] for a, b in pairwise(rows))
     assert json.loads((folder / "settings.json").read_text())["hidden"] == 12
-    end = json.loads((folder / "srcd-u-seed1.json").read_text())
+    end = json.loads((folder / "srcd-u-seed0-draw1.json").read_text())
     assert (
         end["complete"]
         and end["end"]["iterations"] == 5
@@ -160,9 +160,10 @@ def test_tuning_tries_a_grid_with_seeds_of_its_own(tmp_path):
 def test_runs_of_one_random_rotation_differ_by_the_rotations_alone(tmp_path):
     folder = tmp_path / "run"
     assert copying(folder, "--iterations", "4", "--optimizers", "srcd-u", "--uniform-seeds", "3") == 0
-    first, *others = (losses(folder, f"srcd-u-seed{draw}") for draw in range(3))
+    names = ["srcd-u-seed0", "srcd-u-seed0-draw1", "srcd-u-seed0-draw2"]
+    first, *others = (losses(folder, name) for name in names)
     assert all(one[0] == first[0] and one != first for one in others)
-    weights = [checkpoint(folder, f"srcd-u-seed{n}")["trainee"]["model"]["core.weight_hh"] for n in range(2)]
+    weights = [checkpoint(folder, name)["trainee"]["model"]["core.weight_hh"] for name in names[:2]]
     assert not torch.equal(*weights)
     table = json.loads((folder / "summary.json").read_text())["table"]
     assert [row["runs"] for row in table] == [1, 3]
