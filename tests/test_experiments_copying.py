@@ -143,7 +143,7 @@ def test_what_a_run_leaves(tmp_path, capsys):
         end["complete"]
         and end["end"]["iterations"] == 5
         and end["what"]["seed"] == 0
-        and end["what"]["draw"] == 1
+        and end["what"]["draw"] == 1000
     )
 
 
