@@ -185,6 +185,20 @@ def test_only_the_last_state_may_be_used():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_parametrized_weight_gets_its_gradient(every):
+    """As geotorch and torch.nn.utils.parametrizations leave it: made anew whenever somebody asks for it."""
+    rnn, x = network(checkpoint_every=every), sequence()
+    rnn.weight_hh = nn.Parameter(rnn.weight_hh.detach().as_subclass(torch.Tensor).clone())
+    nn.utils.parametrizations.orthogonal(rnn, "weight_hh")
+    free = rnn.parametrizations.weight_hh.original
+    ours, theirs = (torch.autograd.grad(loss_of(output), free) for output in (rnn(x)[0], loop(rnn, x)))
+    assert float(theirs[0].abs().max()) > 0.1
+    torch.testing.assert_close(ours, theirs)
+    loss_of(rnn(x)[0]).backward()
+    torch.testing.assert_close(free.grad, theirs[0])
+
+
 def test_changing_the_output_in_place_is_refused_by_torch():
     """The output is what backward reads."""
     output, _ = network()(sequence())

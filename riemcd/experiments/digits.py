@@ -71,9 +71,13 @@ class DigitsSettings(Settings):
     block: int = 64
     """How many columns partition puts in a group."""
 
+    noise: float = 0.1
+    """The standard deviation of the noise that is added to pixels (from 0 to 1) to learn from, anew in every
+    pass. Without it all networks know their 1437 images by heart after a few passes."""
+
     loop: Literal["usual", "batched", "fused"] = "usual"
-    """How geoopt's optimizers run the recurrence: a loop under autograd, one with the products of the input
-    taken at once, or our fused recurrence (geotorch, which needs autograd, stays with the loop)."""
+    """How geoopt and geotorch run the recurrence: a loop under autograd, one with the products of the input
+    taken at once, or our fused recurrence."""
 
     lr: float | None = None
     """The step size of all parameters but W; by default what is best for each optimizer and order."""
@@ -129,7 +133,7 @@ def presets() -> dict[str, DigitsSettings]:
     return {
         "demo": DigitsSettings(preset="demo", orders=("permuted",), seeds=1),
         "paper": DigitsSettings(preset="paper", first_seed=20, seeds=20),
-        # geoopt's optimizers do the same on either recurrence, and find their step sizes on the faster one
+        # other libraries do the same on either recurrence, and find their step sizes on the faster one
         "tuning": DigitsSettings(preset="tuning", tuning=True, seeds=2 * FOLDS, loop="fused"),
     }
 
@@ -189,9 +193,8 @@ def _name(settings: DigitsSettings, one: _Run) -> str:
 
 def _what(settings: DigitsSettings, one: _Run) -> dict[str, Any]:
     method = one.method
-    peer = method.name == "geotorch" or (method.name in PEERS and settings.loop != "fused")
-    loop = "batched" if settings.loop == "batched" else "usual"
-    recurrence = "torch" if method.name in PLAIN else f"{loop} loop" if peer else "fused"
+    loops = method.name in PEERS and settings.loop != "fused"
+    recurrence = "torch" if method.name in PLAIN else f"{settings.loop} loop" if loops else "fused"
     return {
         "optimizer": method.name,
         "step": method.step,
@@ -200,6 +203,7 @@ def _what(settings: DigitsSettings, one: _Run) -> dict[str, Any]:
         "held_out": one.held_out,
         "hidden": settings.hidden,
         "batch": settings.batch,
+        "noise": settings.noise,
         "epochs": settings.passes(method),
         "lr": one.rates.others,
         "lr_orthogonal": one.rates.orthogonal,
@@ -219,4 +223,5 @@ def _trainee(settings: DigitsSettings, one: _Run, data: Digits) -> DigitsTrainee
         block=settings.block,
         loop=settings.loop,
         epochs=settings.passes(one.method),
+        noise=settings.noise,
     )

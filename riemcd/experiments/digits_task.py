@@ -13,7 +13,7 @@ from ..diagnostics import constraint_violation
 from ..nn import OrthogonalRNN
 from .folder import Row
 from .methods import METHODS, Method, Rates, make_optimizer
-from .networks import LoopRNN, Readout, recurrent_weight
+from .networks import LoopRNN, Readout, parametrized, recurrent_weight
 from .runs import Trainee
 from .settings import needs
 
@@ -76,6 +76,8 @@ class DigitsTrainee(Trainee):
         How the recurrence of other libraries runs.
     epochs : int
         After how many passes the step sizes, which fall as a cosine, are zero; 0 keeps them.
+    noise : float
+        The standard deviation of what is added to every pixel to learn from, anew each time it is shown.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class DigitsTrainee(Trainee):
         block: int = 16,
         loop: str = "usual",
         epochs: int = 0,
+        noise: float = 0.0,
     ) -> None:
         torch.manual_seed(seed)
         device = data.x.device
@@ -102,6 +105,7 @@ class DigitsTrainee(Trainee):
             self.optimizers = [make_optimizer(method, network, rates, block=block, seed=seed)]
         self.generator = torch.Generator().manual_seed(seed)
         self.data, self.batch, self.epochs, self.epoch = data, batch, epochs, 0
+        self.noise = noise
         self._rates = [group["lr"] for group in self.optimizers[0].param_groups]
 
     def step(self) -> Row:
@@ -124,7 +128,10 @@ class DigitsTrainee(Trainee):
 
     def _learn(self, chosen: Tensor) -> float:
         """Take a step on the images of these numbers, and return the loss before it."""
-        loss = nn.functional.cross_entropy(self.model(self.data.x[:, chosen, None]), self.data.y[chosen])
+        x, y = self.data.x[:, chosen], self.data.y[chosen]
+        if self.noise:
+            x += self.noise * torch.randn(x.shape, generator=self.generator).to(x.device)
+        loss = nn.functional.cross_entropy(self.model(x[..., None]), y)
         self.optimizers[0].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers[0].step()
@@ -168,7 +175,9 @@ def _core(method: Method, hidden: int, loop: str) -> nn.Module:
     if method.name == "lstm":
         return nn.LSTM(1, hidden)
     assert method.name in METHODS
-    core = OrthogonalRNN(1, hidden)
-    if method.name == "geotorch" or (method.name in PEERS and loop != "fused"):
-        return LoopRNN(core, with_geotorch=method.name == "geotorch", at_once=loop == "batched")
+    core, with_geotorch = OrthogonalRNN(1, hidden), method.name == "geotorch"
+    if method.name in PEERS and loop != "fused":
+        return LoopRNN(core, with_geotorch, at_once=loop == "batched")
+    if with_geotorch:
+        parametrized(core, "weight_hh", core.weight_hh)
     return core

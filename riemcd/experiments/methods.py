@@ -9,6 +9,7 @@ from typing import Any, Literal
 import geoopt
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from .. import selections, stepsizes
 from ..optim import SRCD
@@ -137,12 +138,12 @@ def make_optimizer(
     seed : int
         For random coordinates.
     """
-    core = network.core
-    constrained = (
-        list(core.recurrent.parameters())
-        if isinstance(core, LoopRNN)
-        else [p for p in network.parameters() if isinstance(p, geoopt.ManifoldParameter)]
-    )
+    core: Any = network.core
+    owner = core.recurrent if isinstance(core, LoopRNN) else core
+    if parametrize.is_parametrized(owner):
+        constrained = list(owner.parametrizations.parameters())
+    else:
+        constrained = [p for p in network.parameters() if isinstance(p, geoopt.ManifoldParameter)]
     inside = {id(p) for p in constrained}
     others = [p for p in network.parameters() if id(p) not in inside]
     if method.name == "frozen":

@@ -12,7 +12,16 @@ from ..nn import OrthogonalRNN
 from ..nn.functional import modrelu
 from .settings import needs
 
-__all__ = ["LoopRNN", "Readout", "recurrent_weight"]
+__all__ = ["LoopRNN", "Readout", "parametrized", "recurrent_weight"]
+
+
+def parametrized(module: nn.Module, name: str, weight: Tensor) -> None:
+    """Let geotorch parametrize a weight of a module, ``(d, d)``, beginning with the value given."""
+    geotorch = needs("geotorch", "geotorch", "the optimizer geotorch")
+    start = weight.detach().as_subclass(Tensor).clone()
+    setattr(module, name, nn.Parameter(start.clone()))
+    geotorch.orthogonal(module, name)
+    setattr(module, name, start)
 
 
 class LoopRNN(nn.Module):
@@ -39,9 +48,7 @@ class LoopRNN(nn.Module):
         self.weight_ih, self.bias = core.weight_ih, core.bias
         self.recurrent = nn.Linear(d, d, bias=False, device=manifold_weight.device)
         if with_geotorch:
-            geotorch = needs("geotorch", "geotorch", "the optimizer geotorch")
-            geotorch.orthogonal(self.recurrent, "weight")
-            self.recurrent.weight = manifold_weight.detach().as_subclass(Tensor).clone()
+            parametrized(self.recurrent, "weight", manifold_weight)
         else:
             self.recurrent.weight = manifold_weight
 

@@ -65,7 +65,7 @@ def _keep_freed_memory() -> None:
 #: What numbers must be at least, where that is not one.
 _LEAST = {"block": 2, "calibration": 4, "d": 2, "delay": 0, "first_seed": 0, "hidden": 2, "seed": 0,
           "size": 2, "sizes": 2, "threads": 0}  # fmt: skip
-_MAY_BE_ZERO = ("checkpoint_every",)
+_MAY_BE_ZERO = ("checkpoint_every", "noise")
 _MOST_THREADS = 1024
 
 

@@ -139,9 +139,9 @@ class OrthogonalRNN(nn.Module):
 
     def _piece(self, x: Tensor, h0: Tensor | None) -> tuple[Tensor, Tensor]:
         phi = NONLINEARITIES[self.nonlinearity]
-        weights = (self.weight_ih, self.weight_hh, self.bias)
+        weight = self.weight_hh  # asked for once: a parametrization would make another one each time
         states: tuple[Tensor, Tensor] = Recurrence.apply(  # type: ignore[no-untyped-call]
-            x, h0, *weights, phi, gradient_node(self.weight_hh)
+            x, h0, self.weight_ih, weight, self.bias, phi, gradient_node(weight)
         )
         return states
 
