@@ -139,7 +139,7 @@ def make_optimizer(
         For random coordinates.
     """
     core: Any = network.core
-    owner = core.recurrent if isinstance(core, LoopRNN) else core
+    owner: Any = core.recurrent if isinstance(core, LoopRNN) else core
     if parametrize.is_parametrized(owner):
         constrained = list(owner.parametrizations.parameters())
     else:
