@@ -1,5 +1,7 @@
 """Putting weights of modules on manifolds, and the report about it."""
 
+import math
+
 import geoopt
 import pytest
 import torch
@@ -130,3 +132,5 @@ def test_diagnostics():
     assert riemcd.diagnostics.gradient_sparsity(W, (0.6, 0.65), squared=True) == {0.6: 0.1, 0.65: 0.2}
     assert riemcd.diagnostics.constraint_violation(W) == 0
     assert riemcd.diagnostics.slope_check(riemcd.bases.RightGivens(), W) < 1e-8
+    W.grad[0, 1] = torch.nan
+    assert all(map(math.isnan, riemcd.diagnostics.gradient_sparsity(W).values()))

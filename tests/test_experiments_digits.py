@@ -9,7 +9,7 @@ import torch
 
 from riemcd.experiments import digits_task
 from riemcd.experiments.digits import DigitsSettings
-from riemcd.experiments.digits_rates import PASSES, RATES, grid_of, rates_of
+from riemcd.experiments.digits_rates import PACE, RATES, grid_of, rates_of
 from riemcd.experiments.digits_report import summarise
 from riemcd.experiments.digits_task import DigitsTrainee, load_digits
 from riemcd.experiments.methods import Method, Rates
@@ -99,7 +99,7 @@ def test_runs_are_compared_with_the_best_peer_of_the_same_seed():
         finished("radam", 1, [0.2, 0.88], 4.0),
         finished("geotorch", 0, [0.1, 0.7], 9.0),
     ]
-    table = summarise(done, orders=("rows",), hidden=64, tuning=False)["table"]
+    table = summarise(done, orders=("rows",), hidden=64, noise=0.0, tuning=False)["table"]
     rows = {row["optimizer"]: row for row in table}
     ours = rows["partition"]
     assert ours["accuracy"] == pytest.approx(0.9) and ours["of its time"] == pytest.approx(2.0 / 8.0)
@@ -111,10 +111,31 @@ def test_runs_are_compared_with_the_best_peer_of_the_same_seed():
 
 def test_passes_of_ours_go_by_the_size_and_can_be_asked_for():
     ours, peer = Method("partition", "adam"), Method("geotorch", "adam")
-    for hidden, passes in {**PASSES, 32: PASSES[64], 512: PASSES[256]}.items():
-        assert DigitsSettings(hidden=hidden).passes(ours) == passes
-        assert DigitsSettings(hidden=hidden).passes(peer) == 12
+    for hidden, pace in {**PACE, 32: PACE[64], 512: PACE[256]}.items():
+        for epochs in (1, 12, 24, 48):
+            found = DigitsSettings(hidden=hidden, epochs=epochs).passes(ours)
+            assert abs(found - pace * epochs) <= 0.5
+            assert DigitsSettings(hidden=hidden, epochs=epochs).passes(peer) == epochs
         assert DigitsSettings(hidden=hidden, coordinate_epochs=5).passes(ours) == 5
+
+
+def test_noise_is_drawn_anew_for_the_images_to_learn_from_and_nowhere_else():
+    """What is learnt from, as the model sees it, and what is tested."""
+    data, seen = load_digits(False), []
+    before = data.x.clone(), data.x_test.clone()
+    trainee = DigitsTrainee(Method("frozen", "adam"), 0, data, hidden=4, batch=1437,
+                            rates=Rates(0.0, 1e-2), noise=0.15)  # fmt: skip
+    trainee.model.register_forward_pre_hook(lambda _, given: seen.append(given[0][..., 0].clone()))
+    trainee.step()
+    trainee.step()
+    assert torch.equal(data.x, before[0]) and torch.equal(data.x_test, before[1])
+    first, tested, second, _ = seen
+    assert torch.equal(tested, data.x_test)
+    for learned in (first, second):
+        apart = learned.T.unsqueeze(1)[:50] - data.x.T
+        added = apart[range(50), apart.square().sum(-1).argmin(1)]
+        assert float(added.std()) == pytest.approx(0.15, rel=0.05)
+    assert not torch.equal(first.sort(1).values, second.sort(1).values)
 
 
 def test_neighbours_of_step_sizes_are_two_or_three_times_smaller_and_larger():

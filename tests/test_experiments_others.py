@@ -240,6 +240,28 @@ def test_the_dense_step_is_a_rotation_downhill(greedy):
     assert ((W.detach() - start).abs().amax(0) > 1e-12).sum() == 2
 
 
+def test_costs_have_a_seed(tmp_path):
+    """The same network, batch and rotation again with the same one, others with another."""
+    settings = [cost.Cost(seed=seed, delay=4, batch=4) for seed in (0, 0, 1)]
+    found = [cost._trainee("srcd-u", 8, one, "cpu") for one in settings]
+    for trainee in found:
+        cost.time_once(trainee)
+    same, again, other = (trainee.model.core.weight_hh.detach() for trainee in found)
+    assert torch.equal(same, again) and not torch.equal(same, other)
+    drawn = [trainee.optimizers[0].generator.get_state() for trainee in found]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert command("cost", tmp_path / "run", "--seed", "3") == 0
+    assert command("cost", tmp_path / "run", "--seed", "4", "--resume") == 2
+
+
+def test_slopes_that_are_not_finite_have_no_shares(tmp_path):
+    folder = tmp_path / "run"
+    assert command("sparsity", folder, "--optimizer", "sgd", "--lr", "1e30") == 0
+    ends = [row for row in summary(folder)["table"] if row["after"] > 0]
+    assert len(ends) == 2
+    assert all(math.isnan(row[key]) for row in ends for key in row if key.endswith("of rotations"))
+
+
 # ------------------------------------------------------------------------------------------ tuning
 
 

@@ -65,12 +65,14 @@ def gradient_sparsity(
     Returns
     -------
     dict
-        From share to fraction of coordinates.
+        From share to fraction of coordinates; nan where the gradient is not finite.
     """
     slopes = partial_derivatives(param, basis).flatten().double()
     energy = slopes.square().sort(descending=True).values.cumsum(0)
     if not energy.numel() or energy[-1] == 0:
         return dict.fromkeys(shares, 0.0)
+    if not energy[-1].isfinite():
+        return dict.fromkeys(shares, float("nan"))
     wanted = torch.tensor([s if squared else s * s for s in shares], dtype=torch.float64)
     found = torch.searchsorted(energy / energy[-1], wanted.to(energy.device) - 1e-15) + 1
     return {s: min(int(n), slopes.numel()) / slopes.numel() for s, n in zip(shares, found, strict=True)}

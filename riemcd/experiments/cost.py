@@ -67,6 +67,9 @@ class Cost(Settings):
     trials: int = 5
     """Iterations per contestant after one that is not timed; reported are medians."""
 
+    seed: int = 0
+    """Of the networks, the batches and the random rotations."""
+
 
 def presets() -> dict[str, Cost]:
     """Return the configurations by name."""
@@ -86,11 +89,13 @@ class DenseSRCD(torch.optim.Optimizer):
     lr : float
     greedy : bool
         Take the steepest rotation instead of a random one.
+    seed : int
+        Of the random ones.
     """
 
-    def __init__(self, params: Any, lr: float, greedy: bool) -> None:
+    def __init__(self, params: Any, lr: float, greedy: bool, seed: int = 0) -> None:
         super().__init__(params, {"lr": lr})
-        self.greedy, self.generator = greedy, torch.Generator().manual_seed(0)
+        self.greedy, self.generator = greedy, torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -122,8 +127,8 @@ def _trainee(name: str, d: int, settings: Cost, device: Any) -> CopyingTrainee:
     ours = name.startswith("our ")
     method = Method(name.removeprefix("our ") if ours else "sgd", "constant")
     trainee = CopyingTrainee(
-        method, 0, hidden=d, delay=settings.delay, recall=10, batch=settings.batch, rates=Rates(2e-4, 2e-4),
-        device=device,
+        method, settings.seed, hidden=d, delay=settings.delay, recall=10, batch=settings.batch,
+        rates=Rates(2e-4, 2e-4), device=device,
     )  # fmt: skip
     if name == "srgd":
         weight = recurrent_weight(trainee.model.core)
@@ -131,7 +136,8 @@ def _trainee(name: str, d: int, settings: Cost, device: Any) -> CopyingTrainee:
         weight.manifold = geoopt.EuclideanStiefelExact()
         trainee.optimizers = [geoopt.optim.RiemannianSGD(trainee.model.parameters(), lr=2e-4)]
     elif name in ("srcd-gs", "srcd-u"):
-        trainee.optimizers = [DenseSRCD(trainee.model.parameters(), 2e-4, greedy=name == "srcd-gs")]
+        dense = DenseSRCD(trainee.model.parameters(), 2e-4, greedy=name == "srcd-gs", seed=settings.seed)
+        trainee.optimizers = [dense]
     return trainee
 
 
@@ -162,7 +168,7 @@ def run(settings: Cost) -> int:
     device = prepare(settings)
     known("a contestant", settings.contestants, CONTESTANTS)
     folder = open_folder("cost", settings)
-    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials", "device")}
+    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials", "seed", "device")}
     what["threads"] = torch.get_num_threads()  # seconds of other threads are not put beside these
     check_same(folder, "times", what)
     folder.keep_settings("cost", settings)

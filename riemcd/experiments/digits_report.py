@@ -20,7 +20,9 @@ _TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 _APART = ("optimizer", "step", "lr_orthogonal", "lr")
 
 
-def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tuning: bool) -> dict[str, Any]:
+def summarise(
+    done: list[Finished], *, orders: Sequence[str], hidden: int, noise: float, tuning: bool
+) -> dict[str, Any]:
     """Return mean curves and one row of numbers per order, optimizer and step size."""
     table: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -30,7 +32,7 @@ def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tunin
         curves += drawn
     images = "a fifth of the images to learn from, held out in turn," if tuning else "360 test images"
     note = (
-        f"Hidden size {hidden}. accuracy: on {images} after the last pass, mean of the runs; spread: "
+        f"Hidden size {hidden}, noise of {noise:g} on what is learnt from. accuracy: on {images} after the last pass, mean of the runs; spread: "
         "standard deviation over the runs; s/epoch: median of the passes, the least of the runs; to the best "
         "peer's: seconds of training until the mean accuracy was as high as that of the best of geoopt and "
         "geotorch in the end; of its time: seconds, over those of that best one; above it: accuracy, less "
@@ -40,6 +42,7 @@ def summarise(done: list[Finished], *, orders: Sequence[str], hidden: int, tunin
     return {
         "experiment": "digits",
         "hidden": hidden,
+        "noise": noise,
         "table": table,
         "note": note,
         "curves": curves,
