@@ -50,19 +50,18 @@ def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
         assert all(run["seed"] < TUNING_SEED for run in found["runs"])
 
 
-@pytest.mark.parametrize(("order", "reached"), [("rows", False), ("permuted", True)])
-def test_what_the_page_says_of_the_best_peer_and_a_third_of_its_time(order, reached):
-    """In the kept table, in which peers run the usual loop: better in random order, behind row after row.
-
-    Whoever keeps another table has to say what it shows on the page, too.
-    """
-    table = json.loads((RESULTS / "digits-paper.json").read_text())["table"]
+@pytest.mark.parametrize("order", ["rows", "permuted"])
+@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20)])
+def test_as_good_as_the_best_peer_in_a_third_of_its_time(name, runs, order):
+    """In the kept tables in which peers run the usual loop; whoever keeps others may have to mend the page."""
+    table = json.loads((RESULTS / f"{name}.json").read_text())["table"]
     rows = {row["optimizer"]: row for row in table if row["order"] == order}
-    best = max((rows[name] for name in digits_task.PEERS), key=lambda row: row["accuracy"])
-    assert best["optimizer"] == "geotorch"
-    assert (rows["partition"]["accuracy"] >= best["accuracy"]) is reached
+    peers = [rows[peer] for peer in digits_task.PEERS]
+    best = max(peers, key=lambda row: row["accuracy"])
+    assert rows["partition"]["accuracy"] >= best["accuracy"]
     assert rows["partition"]["seconds"] <= best["seconds"] / 3
-    assert rows["frozen"]["runs"] == rows["partition"]["runs"] == best["runs"] == 20
+    assert all(peer["recurrence"] == "usual loop" for peer in peers)
+    assert all(rows[other]["runs"] == runs for other in ("partition", "frozen", *digits_task.PEERS))
 
 
 def test_a_cosine_ends_at_zero():

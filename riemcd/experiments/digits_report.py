@@ -32,12 +32,12 @@ def summarise(
         curves += drawn
     images = "a fifth of the images to learn from, held out in turn," if tuning else "360 test images"
     note = (
-        f"Hidden size {hidden}, noise of {noise:g} on what is learnt from. accuracy: on {images} after the last pass, mean of the runs; spread: "
-        "standard deviation over the runs; s/epoch: median of the passes, the least of the runs; to the best "
-        "peer's: seconds of training until the mean accuracy was as high as that of the best of geoopt and "
-        "geotorch in the end; of its time: seconds, over those of that best one; above it: accuracy, less "
-        "that of the best one with the same seeds; ±: the standard error of this; best: the highest accuracy "
-        "of this optimizer."
+        f"Hidden size {hidden}, noise of {noise:g} on what is learnt from. accuracy: on {images} after the "
+        "last pass, mean of the runs; spread: standard deviation over the runs; s/epoch: median of the "
+        "passes, the least of the runs; to the best peer's: seconds of training until the mean accuracy "
+        "was as high as that of the best of geoopt and geotorch in the end; of its time: seconds, over "
+        "those of that best one; above it: accuracy, less that of the best one with the same seeds; ±: "
+        "the standard error of this; best: the highest accuracy of this optimizer."
     )
     return {
         "experiment": "digits",
