@@ -41,7 +41,8 @@ def test_tuning_never_sees_the_images_that_are_tested():
 
 
 def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
-    for name, hidden in (("digits-paper", 64), ("digits-wide", 256)):
+    here = ("digits-paper", "digits-short", "digits-long", "digits-fused")
+    for name, hidden in (*((name, 64) for name in here), ("digits-wide", 256)):
         found = json.loads((RESULTS / f"{name}.json").read_text())
         assert found["hidden"] == hidden
         for row in found["table"]:
@@ -51,7 +52,7 @@ def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
 
 
 @pytest.mark.parametrize("order", ["rows", "permuted"])
-@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20)])
+@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20), ("digits-short", 20), ("digits-long", 10)])
 def test_as_good_as_the_best_peer_in_a_third_of_its_time(name, runs, order):
     """In the kept tables in which peers run the usual loop; whoever keeps others may have to mend the page."""
     table = json.loads((RESULTS / f"{name}.json").read_text())["table"]
