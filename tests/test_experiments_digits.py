@@ -83,6 +83,17 @@ def test_all_networks_of_the_digits_have_the_same_size():
         assert trainee.model.head.in_features == 6
 
 
+@pytest.mark.parametrize("loop", ["usual", "batched", "fused"])
+def test_all_orthogonal_networks_of_a_seed_start_alike_and_see_the_same(loop):
+    data, losses = load_digits(False), {}
+    for name in (*digits_task.PEERS, "partition", "matching", "frozen"):
+        step = "constant" if name == "rsgd" else "adam"
+        trainee = DigitsTrainee(Method(name, step), 3, data, hidden=6, batch=1437, rates=Rates(1e-3, 1e-3),
+                                loop=loop, noise=0.15)  # fmt: skip
+        losses[name] = trainee.step()["loss"]
+    assert list(losses.values()) == pytest.approx([losses["frozen"]] * len(losses), rel=1e-5)
+
+
 def finished(optimizer, seed, accuracies, pace):
     """Return a run with these accuracies, each of whose passes took ``pace`` seconds."""
     what = {"optimizer": optimizer, "step": "adam", "order": "rows", "seed": seed, "recurrence": "fused",

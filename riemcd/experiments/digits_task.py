@@ -96,7 +96,7 @@ class DigitsTrainee(Trainee):
     ) -> None:
         torch.manual_seed(seed)
         device = data.x.device
-        network = Readout(_core(method, hidden, loop), hidden, 10, last=True).to(device)
+        network = _network(method, hidden, loop).to(device)
         self.model = network
         if method.name in PLAIN:
             kind = torch.optim.Adam if method.step == "adam" else torch.optim.RMSprop
@@ -169,15 +169,16 @@ class DigitsTrainee(Trainee):
         self.epoch = int(state["epoch"])  # type: ignore[call-overload]
 
 
-def _core(method: Method, hidden: int, loop: str) -> nn.Module:
-    if method.name == "rnn":
-        return nn.RNN(1, hidden)
-    if method.name == "lstm":
-        return nn.LSTM(1, hidden)
+def _network(method: Method, hidden: int, loop: str) -> Readout:
+    """Return a network at its start, which is the same for all orthogonal ones of a seed."""
+    if method.name in PLAIN:
+        plain = nn.RNN if method.name == "rnn" else nn.LSTM
+        return Readout(plain(1, hidden), hidden, 10, last=True)
     assert method.name in METHODS
     core, with_geotorch = OrthogonalRNN(1, hidden), method.name == "geotorch"
+    network = Readout(core, hidden, 10, last=True)  # before other libraries draw numbers of their own
     if method.name in PEERS and loop != "fused":
-        return LoopRNN(core, with_geotorch, at_once=loop == "batched")
-    if with_geotorch:
+        network.core = LoopRNN(core, with_geotorch, at_once=loop == "batched")
+    elif with_geotorch:
         parametrized(core, "weight_hh", core.weight_hh)
-    return core
+    return network
