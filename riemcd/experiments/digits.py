@@ -26,9 +26,9 @@ class DigitsSettings(Settings):
     srgd), by geoopt (rsgd, radam) and by geotorch, with its W left as it is (frozen), an unconstrained
     rnn and an lstm of torch. The last state is read out; step sizes fall as a cosine, to zero at the end.
     Reported: the accuracy on 360 test images, by seconds of training, and the seconds it took to get as far
-    as the best of the other libraries. Step sizes are at least as good as their neighbours for every
-    optimizer and order of the pixels, with 64 hidden units: --preset tuning compares them, with other seeds,
-    on images held out of the 1437 to learn from.
+    as the best of the other libraries. Step sizes are at least as good as their neighbours for the
+    optimizers that are shown by default and both orders of the pixels, with 64 hidden units: --preset tuning
+    compares them, with other seeds, on images held out of the 1437 to learn from.
     """
 
     preset: Literal["demo", "paper", "tuning"] = "demo"
@@ -56,7 +56,7 @@ class DigitsSettings(Settings):
     """The order of the pixels: row after row, or a fixed random one."""
 
     hidden: int = 64
-    """The size of the recurrent state. Where it is large, a random W reads digits as well as any other."""
+    """The size of the recurrent state. Where it is large, a random W reads digits nearly as well."""
 
     batch: int = 32
     """Images per step."""
@@ -66,22 +66,23 @@ class DigitsSettings(Settings):
 
     coordinate_epochs: int | None = None
     """Passes of our optimizers and of the frozen control, which are cheaper: what counts is the time. By
-    default 1.6 times as many as the others with 64 hidden units, which take less than a third of their time,
-    and as many with 256."""
+    default 1.6 times as many as the others with 64 hidden units, which take less than a third of the time of
+    geoopt's and geotorch's, and as many with 256."""
 
     block: int = 64
     """How many columns partition puts in a group."""
 
     noise: float = 0.15
     """The standard deviation of the noise that is added to pixels (from 0 to 1) to learn from, anew in every
-    pass: as much as is best for geotorch. Without it all networks know their 1437 images by heart soon."""
+    pass: as much as is best for geotorch. Without it networks know their 1437 images by heart soon."""
 
     loop: Literal["usual", "batched", "fused"] = "usual"
     """How geoopt and geotorch run the recurrence: a loop under autograd, one with the products of the input
     taken at once, or our fused recurrence."""
 
     lr: float | None = None
-    """The step size of all parameters but W; by default what is best for each optimizer and order."""
+    """The step size of all parameters but W; by default what is best for each optimizer and order, with the
+    steps that are shown by default. Optimizers that are not shown have those of partition."""
 
     lr_orthogonal: float | None = None
     """The step size of W."""

@@ -14,7 +14,7 @@ _LADDERS = tuple(
     for digits in ((1, 2, 5), (1, 3))
 )
 #: Passes of ours over the images for one of the others, by hidden size: what takes less than a third of the
-#: time. The larger the matrices, the less there is to gain beside their products.
+#: time of geoopt's and geotorch's. The larger the matrices, the less there is to gain beside their products.
 PACE = {64: 1.6, 128: 1.2, 256: 1.0}
 _WIDE = {
     "frozen": Rates(0.0, 3e-2),
