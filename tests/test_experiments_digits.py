@@ -52,19 +52,19 @@ def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
 
 
 @pytest.mark.parametrize("order", ["rows", "permuted"])
-@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20), ("digits-short", 10), ("digits-long", 10)])
+@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20), ("digits-short", 10), ("digits-long", 18)])
 def test_as_good_as_the_best_peer_in_a_third_of_its_time(name, runs, order):
     """In the tables in which peers run the usual loop; whoever keeps others may have to mend the page.
 
-    With twice as many passes in random order the two are level, which the page says.
+    With twice as many passes the two are level, which the page says.
     """
     table = json.loads((RESULTS / f"{name}.json").read_text())["table"]
     rows = {row["optimizer"]: row for row in table if row["order"] == order}
     peers = [rows[peer] for peer in digits_task.PEERS]
     best, ours = max(peers, key=lambda row: row["accuracy"]), rows["partition"]
     assert best["optimizer"] == "geotorch"
-    level = (name, order) == ("digits-long", "permuted")
-    assert ours["accuracy"] >= best["accuracy"] - (2 * ours["±"] if level else 0)
+    level = 2 * ours["±"] if name == "digits-long" else 0.0
+    assert ours["accuracy"] >= best["accuracy"] - level
     assert ours["seconds"] <= best["seconds"] / 3
     assert all(peer["recurrence"] == "usual loop" for peer in peers)
     assert all(rows[other]["runs"] == runs for other in ("partition", "frozen", *digits_task.PEERS))
