@@ -51,23 +51,31 @@ def test_digits_were_read_with_these_step_sizes_and_seeds_of_their_own():
         assert all(run["seed"] < TUNING_SEED for run in found["runs"])
 
 
-@pytest.mark.parametrize("order", ["rows", "permuted"])
-@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20), ("digits-short", 10), ("digits-long", 18)])
-def test_as_good_as_the_best_peer_in_a_third_of_its_time(name, runs, order):
-    """In the tables in which peers run the usual loop; whoever keeps others may have to mend the page.
-
-    With twice as many passes the two are level, which the page says.
-    """
+def against_the_best_peer(name, runs, order):
+    """Return the rows of partition and of the best peer of a kept table in which peers run the usual loop."""
     table = json.loads((RESULTS / f"{name}.json").read_text())["table"]
     rows = {row["optimizer"]: row for row in table if row["order"] == order}
     peers = [rows[peer] for peer in digits_task.PEERS]
-    best, ours = max(peers, key=lambda row: row["accuracy"]), rows["partition"]
-    assert best["optimizer"] == "geotorch"
-    level = 2 * ours["±"] if name == "digits-long" else 0.0
-    assert ours["accuracy"] >= best["accuracy"] - level
-    assert ours["seconds"] <= best["seconds"] / 3
     assert all(peer["recurrence"] == "usual loop" for peer in peers)
     assert all(rows[other]["runs"] == runs for other in ("partition", "frozen", *digits_task.PEERS))
+    best = max(peers, key=lambda row: row["accuracy"])
+    assert best["optimizer"] == "geotorch" and rows["partition"]["seconds"] <= best["seconds"] / 3
+    return rows["partition"], best
+
+
+@pytest.mark.parametrize("order", ["rows", "permuted"])
+@pytest.mark.parametrize(("name", "runs"), [("digits-paper", 20), ("digits-short", 10)])
+def test_as_good_as_the_best_peer_in_a_third_of_its_time(name, runs, order):
+    ours, best = against_the_best_peer(name, runs, order)
+    assert ours["accuracy"] >= best["accuracy"]
+
+
+@pytest.mark.parametrize(("order", "reached"), [("rows", False), ("permuted", True)])
+def test_what_the_page_says_of_the_longest_runs(order, reached):
+    """Level within chance: whoever keeps another table has to say what it shows on the page, too."""
+    ours, best = against_the_best_peer("digits-long", 18, order)
+    assert (ours["accuracy"] >= best["accuracy"]) is reached
+    assert abs(ours["above it"]) < ours["±"]
 
 
 def test_a_cosine_ends_at_zero():
