@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .digits_task import PEERS
+from .digits_task import PEERS, SHOWN
 from .figures import close, new_figure, style
 from .folder import Folder
+from .methods import METHODS
 from .runs import Finished, whole
 from .settings import machine
 
@@ -46,7 +47,7 @@ def summarise(
         "table": table,
         "note": note,
         "curves": curves,
-        "runs": [{"name": run.name, **run.what, **run.end} for run in done],
+        "runs": [{"name": run.name, **run.what, **run.end, "accuracy": run.rows[-1]["accuracy"]} for run in done],
         "machine": machine(),
     }
 
@@ -109,20 +110,22 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     """Draw the accuracy by seconds of training, for each optimizer with its best step size."""
     kept = [c for c, row in zip(summary["curves"], summary["table"], strict=True) if row["best"]]
     orders = list(dict.fromkeys(curve["order"] for curve in kept))
-    names = list(dict.fromkeys((curve["optimizer"], curve["step"]) for curve in kept))
+    # An optimizer looks the same in every figure, whoever else is in it.
+    names = [*SHOWN, *(name for name in METHODS if name not in SHOWN)]
     figure, axes = new_figure(len(orders), squeeze=False, figsize=(5.4 * len(orders), 5.2), sharey=True)
     titles = {"rows": "Pixels row after row", "permuted": "Pixels in a fixed random order"}
     for one, order in zip(axes[0], orders, strict=True):
-        labels: set[str] = set()
+        labels: list[str] = []
         for curve in (curve for curve in kept if curve["order"] == order):
             name = (curve["optimizer"], curve["step"])
-            look = style(names.index(name), int(name[0] in PEERS))
+            again = sum(label.startswith(f"{name[0]}:") for label in labels)  # with another step
+            look = style(names.index(name[0]), int(name[0] in PEERS) + 2 * again)
             if name[0] == "frozen":
                 look.update(color="0.45", marker=None, linewidth=3.0)
             at = (np.arange(len(curve["accuracy"])) + 1) * curve["seconds_per_epoch"]
             label = ":".join(name)
             shown = label if order == orders[0] and label not in labels else None
-            labels.add(label)
+            labels.append(label)
             # Errors on a logarithmic axis: what matters happens above 90 %.
             one.plot(at, 100 * np.maximum(1 - np.array(curve["accuracy"]), 1e-3), label=shown, **look)
         one.set(xscale="log", yscale="log", xlabel="seconds of training",

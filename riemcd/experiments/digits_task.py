@@ -17,12 +17,14 @@ from .networks import LoopRNN, Readout, parametrized, recurrent_weight
 from .runs import Trainee
 from .settings import needs
 
-__all__ = ["FOLDS", "PEERS", "PLAIN", "Digits", "DigitsTrainee", "load_digits"]
+__all__ = ["FOLDS", "PEERS", "PLAIN", "SHOWN", "Digits", "DigitsTrainee", "load_digits"]
 
 #: Networks of torch itself, without a constraint.
 PLAIN = ("rnn", "lstm")
 #: What other libraries offer for orthogonal weights.
 PEERS = ("rsgd", "radam", "geotorch")
+#: What is compared by default.
+SHOWN = ("matching", "partition", *PEERS, "frozen", *PLAIN)
 #: Parts of the images to learn from, one of which is held out in turn where step sizes are looked for.
 FOLDS = 5
 _LEARNED = 1437

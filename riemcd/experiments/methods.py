@@ -16,7 +16,17 @@ from ..optim import SRCD
 from .networks import LoopRNN
 from .settings import known, needs
 
-__all__ = ["METHODS", "Method", "Rates", "Step", "cross", "make_optimizer", "parse_method", "parse_methods"]
+__all__ = [
+    "METHODS",
+    "OURS",
+    "Method",
+    "Rates",
+    "Step",
+    "cross",
+    "make_optimizer",
+    "parse_method",
+    "parse_methods",
+]
 
 Step = Literal["constant", "rmsprop", "adam"]
 _STEPS: dict[str, stepsizes.StepSize] = {
@@ -34,8 +44,10 @@ _RULES: dict[str, Callable[[int], selections.Selection]] = {
     "greedy-matching": lambda block: selections.GreedyMatching(),
     "partition": lambda block: selections.Partition(block),
 }
+#: Those that descend along coordinates.
+OURS = tuple(_RULES)
 #: All that can be named.
-METHODS = ("frozen", "sgd", "rsgd", *_RULES, "radam", "geotorch")
+METHODS = ("frozen", "sgd", "rsgd", *OURS, "radam", "geotorch")
 
 
 @dataclass(frozen=True)
