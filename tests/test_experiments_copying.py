@@ -33,6 +33,16 @@ def losses(folder, run):
     return [json.loads(line)["loss"] for line in (folder / f"{run}.jsonl").read_text().splitlines()]
 
 
+def lines(folder):
+    """Return the lines of every log as they are, with their seconds, by run."""
+    return {path.stem: path.read_bytes().splitlines(keepends=True) for path in folder.glob("*.jsonl")}
+
+
+def goes_on(before, after):
+    """Whether no iteration was computed again: the same loss would have come after other seconds."""
+    return all(after[run][: len(kept)] == kept for run, kept in before.items())
+
+
 def checkpoint(folder, run):
     return torch.load(folder / f"{run}.pt", weights_only=True)
 
@@ -185,18 +195,29 @@ def interrupted_at(monkeypatch, count, how):
     monkeypatch.setattr(copying_task.CopyingTrainee, "step", step)
 
 
-@pytest.mark.parametrize("count", [3, 17, 24])
-def test_ctrl_c_and_resume_change_no_bit(tmp_path, monkeypatch, count):
+@pytest.mark.parametrize(
+    ("count", "cut"),
+    [(3, "frozen-rmsprop"), (17, "frozen"), (24, "partition-rmsprop"), (37, "srcd-gs-block"), (44, "radam"),
+     (58, "geotorch-rmsprop")],
+)  # fmt: skip
+def test_ctrl_c_and_resume_change_no_bit(tmp_path, monkeypatch, count, cut):
+    """Every kind of optimizer is cut short in the middle of its run."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     options = ["--iterations", "10", "--optimizers", *OPTIMIZERS]
+    if cut.startswith("geotorch"):
+        pytest.importorskip("geotorch")
+        options.append("geotorch:rmsprop")
     assert copying(whole, *options) == 0
     with monkeypatch.context() as patch:
         interrupted_at(patch, count, lambda: signal.raise_signal(signal.SIGINT))
         assert copying(parts, *options) == 130
     assert (parts / "copying.png").exists() and (parts / "table.txt").exists()
-    computed = sum(len(path.read_text().splitlines()) for path in parts.glob("*.jsonl"))
-    assert computed == count  # the iteration that was under way was finished, no other was begun
+    before = lines(parts)
+    # The iteration that was under way was finished, no other was begun.
+    assert sum(map(len, before.values())) == count
+    assert 0 < len(before[f"{cut}-seed0"]) < 10
     assert copying(parts, *options, "--resume") == 0
+    assert goes_on(before, lines(parts))
     for run in sorted(path.stem for path in whole.glob("*.jsonl")):
         assert losses(whole, run) == losses(parts, run)
         assert same(checkpoint(whole, run), checkpoint(parts, run)), run
@@ -214,9 +235,12 @@ def test_a_crash_loses_only_what_came_after_the_checkpoint(tmp_path, monkeypatch
         interrupted_at(patch, 13, crash)
         with pytest.raises(RuntimeError, match="power cut"):
             copying(parts, *options, "--checkpoint-every", "0")
+    before = lines(parts)
+    assert checkpoint(parts, "matching-adam-seed0")["iterations"] == len(before["matching-adam-seed0"]) == 4
     with (parts / "matching-adam-seed0.jsonl").open("a") as log:
         log.write('{"iteration": 5, "lo')  # a line that was being written
     assert copying(parts, *options, "--resume") == 0
+    assert goes_on(before, lines(parts))
     assert losses(whole, "matching-adam-seed0") == losses(parts, "matching-adam-seed0")
 
 
@@ -225,7 +249,9 @@ def test_a_run_can_be_made_longer(tmp_path):
     options = ["--optimizers", "partition:rmsprop"]
     assert copying(whole, *options, "--iterations", "9") == 0
     assert copying(parts, *options, "--iterations", "4") == 0
+    before = lines(parts)
     assert copying(parts, *options, "--iterations", "9", "--resume") == 0
+    assert goes_on(before, lines(parts))
     assert losses(whole, "partition-rmsprop-seed0") == losses(parts, "partition-rmsprop-seed0")
 
 

@@ -135,8 +135,9 @@ def test_help_teaches(name, capsys):
         assert f"(default: {preset})" in " ".join(capsys.readouterr().out.split())
 
 
+#: Which step of all runs together is interrupted: one in the middle of a run.
 TRAINED = {
-    "digits": (DigitsTrainee, 6, "accuracy"),
+    "digits": (DigitsTrainee, 5, "accuracy"),
     "rotate": (RotateTrainee, 16, "loss"),
     "sparsity": (CopyingTrainee, 4, "loss"),
 }
@@ -158,10 +159,15 @@ def test_ctrl_c_and_resume_change_no_bit(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(kind, "step", step)
         assert command(name, parts) == 130
+    before = {path.name: path.read_bytes() for path in parts.glob("*.jsonl")}
+    (cut,) = (path for path in parts.glob("*-seed*.json") if not json.loads(path.read_text())["complete"])
+    assert before[f"{cut.stem}.jsonl"]
     assert command(name, parts, "--resume") == 0
     logs = sorted(path.name for path in whole.glob("*.jsonl"))
     assert logs
     for log in logs:
+        # Nothing was computed again: the same numbers would have come after other seconds.
+        assert (parts / log).read_bytes().startswith(before.get(log, b""))
         a, b = (
             [json.loads(line)[number] for line in (f / log).read_text().splitlines()] for f in (whole, parts)
         )

@@ -183,8 +183,19 @@ def make_optimizer(
         # geoopt has no RMSProp of its own: this is what its Adam does without a first moment.
         betas = (0.0, 0.99) if method.step == "rmsprop" else (0.9, 0.999)
         made = geoopt.optim.RiemannianAdam(groups, lr=rates.others, betas=betas)
+        made.register_load_state_dict_post_hook(_count_in_integers)
         return made
     return _torch_optimizer(method.step, groups)
+
+
+def _count_in_integers(adam: torch.optim.Optimizer) -> None:
+    """Let geoopt's Adam go on with the step counts it had, after a checkpoint was loaded.
+
+    It counts in Python's integers; torch loads them as float32 tensors, in which the corrections of the
+    moments are rounded differently.
+    """
+    for state in adam.state.values():
+        state["step"] = int(state["step"])
 
 
 def _torch_optimizer(step: Step, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
