@@ -15,8 +15,8 @@ D = 512
 class LargestTensor(TorchDispatchMode):
     """Watch every operation and remember the largest tensor that one of them made or read in full."""
 
-    VIEWS = ("view", "alias", "detach", "transpose", "t.", "unsqueeze", "expand", "as_strided", "select.int")
-    SPARSE_READERS = ("index_select", "index_copy", "gather", "scatter")
+    #: These touch what their index names. Without the underscore, the last two copy everything else, too.
+    SPARSE = ("aten::index_select", "aten::gather", "aten::index_copy_", "aten::scatter_")
 
     def __init__(self):
         super().__init__()
@@ -25,9 +25,9 @@ class LargestTensor(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name
-        if any(word in name for word in self.VIEWS):
+        if func.is_view:
             return out
+        name = func._schema.name
         made = [
             t.numel()
             for t in (out if isinstance(out, tuple | list) else [out])
@@ -36,12 +36,16 @@ class LargestTensor(TorchDispatchMode):
         in_place = name.endswith("_")
         if not in_place:
             self.made = max(self.made, *made, 0)
-        if any(word in name for word in self.SPARSE_READERS):
-            # These touch what their index names: as much as the smallest of what goes in and out.
-            sizes = [t.numel() for t in args if isinstance(t, torch.Tensor)] + made
-            self.touched += min(size for size in sizes if size > 1) if max(sizes) > 1 else 1
+        # An index that names columns is smaller than they are: it does not count.
+        read = [
+            t.numel()
+            for argument, t in zip(func._schema.arguments, args, strict=False)
+            if isinstance(t, torch.Tensor) and argument.name != "index"
+        ]
+        if name in self.SPARSE:  # as much as the smallest of what goes in and out
+            self.touched += min([*made, *read])
         else:
-            self.touched += max([*made, *(t.numel() for t in args if isinstance(t, torch.Tensor))], default=0)
+            self.touched += max([*made, *read], default=0)
         return out
 
 
@@ -73,8 +77,28 @@ def test_one_coordinate_touches_a_number_of_elements_linear_in_d(basis):
 def test_the_watch_sees_a_full_product():
     W, G = torch.randn(D, D), torch.randn(D, D)
     with LargestTensor() as watch:
-        W.T @ G
+        transposed = W.T
+    assert watch.made == watch.touched == 0
+    with LargestTensor() as watch:
+        transposed @ G
     assert watch.made == D * D
+
+
+@pytest.mark.parametrize("k", [1, 2, D])
+def test_the_watch_counts_every_element_of_the_columns_that_an_index_names(k):
+    W, columns, index = torch.randn(D, D), torch.randn(D, k), torch.arange(k)
+    for look in (
+        lambda: W.index_select(1, index),
+        lambda: W.gather(1, index.expand(D, k)),
+        lambda: W.index_copy_(1, index, columns),
+        lambda: W.scatter_(1, index.expand(D, k), columns),
+    ):
+        with LargestTensor() as watch:
+            look()
+        assert watch.touched == k * D
+    with LargestTensor() as watch:
+        W.index_copy(1, index, columns)
+    assert watch.made == watch.touched == D * D
 
 
 @pytest.mark.parametrize("basis", [bases.RightGivens(), bases.LeftGivens()], ids=repr)
