@@ -1,7 +1,6 @@
 """What ``riemcd digits`` reads, with which settings, and what it tells of runs."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from riemcd.experiments.digits_rates import PACE, RATES, grid_of, rates_of
 from riemcd.experiments.digits_report import summarise
 from riemcd.experiments.digits_task import DigitsTrainee, load_digits
 from riemcd.experiments.methods import Method, Rates
+from riemcd.experiments.networks import recurrent_weight
 from riemcd.experiments.runs import Finished
 from riemcd.experiments.settings import TUNING_SEED
 
@@ -78,14 +78,23 @@ def test_what_the_page_says_of_the_longest_runs(order, reached):
     assert abs(ours["above it"]) < ours["±"]
 
 
-def test_a_cosine_ends_at_zero():
-    trainee = DigitsTrainee(Method("lstm", "adam"), 0, load_digits(False), hidden=4, batch=1437,
-                            rates=Rates(0.0, 1e-2), epochs=4)  # fmt: skip
-    seen = []
-    for _ in range(4):
+def test_a_cosine_falls_with_every_batch_and_ends_at_zero():
+    """As torch's own schedule does, and it does not rise again where there are more passes."""
+    epochs, batches = 3, 12
+    trainee = DigitsTrainee(Method("lstm", "adam"), 0, load_digits(False), hidden=4, batch=120,
+                            rates=Rates(0.0, 1e-2), epochs=epochs)  # fmt: skip
+    seen, wanted = [], []
+    trainee.optimizers[0].register_step_pre_hook(lambda opt, *_: seen.append(opt.param_groups[0]["lr"]))
+    for _ in range(epochs + 1):
         trainee.step()
-        seen.append(trainee.optimizers[0].param_groups[0]["lr"])
-    assert seen == pytest.approx([1e-2 * (1 + math.cos(math.pi * e / 4)) / 2 for e in range(4)])
+    reference = torch.optim.SGD([torch.zeros(1)], lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(reference, epochs * batches)
+    for _ in range(epochs * batches):
+        wanted += schedule.get_last_lr()
+        reference.step()
+        schedule.step()
+    assert seen == pytest.approx([*wanted, *[0.0] * batches], abs=1e-12)
+    assert 0 < seen[epochs * batches - 1] < 2e-3 * seen[0]
 
 
 def test_all_networks_of_the_digits_have_the_same_size():
@@ -93,7 +102,10 @@ def test_all_networks_of_the_digits_have_the_same_size():
     for name in (*digits_task.PEERS, *digits_task.PLAIN, "partition", "frozen"):
         step = "constant" if name == "rsgd" else "adam"
         trainee = DigitsTrainee(Method(name, step), 0, data, hidden=6, batch=128, rates=Rates(1e-3, 1e-3))
-        assert trainee.model.head.in_features == 6
+        core = trainee.model.core
+        weight = core.weight_hh_l0 if name == "lstm" else recurrent_weight(core)
+        assert weight.shape == (4 * 6 if name == "lstm" else 6, 6), name
+        assert core(torch.zeros(5, 2, 1))[0].shape == (5, 2, 6), name
 
 
 @pytest.mark.parametrize("loop", ["usual", "batched", "fused"])

@@ -47,7 +47,9 @@ def summarise(
         "table": table,
         "note": note,
         "curves": curves,
-        "runs": [{"name": run.name, **run.what, **run.end, "accuracy": run.rows[-1]["accuracy"]} for run in done],
+        "runs": [
+            {"name": run.name, **run.what, **run.end, "accuracy": run.rows[-1]["accuracy"]} for run in done
+        ],
         "machine": machine(),
     }
 
