@@ -12,7 +12,7 @@ from .folder import conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates, Step, cross, parse_methods
 from .runs import Finished, carry_out, check_same
-from .settings import TUNING_SEED, Settings, prepare
+from .settings import TUNING_SEED, Settings, prepare, where
 
 __all__ = ["Copying", "presets", "run"]
 
@@ -85,6 +85,10 @@ class Copying(Settings):
 
     adaptive_lr_orthogonal: float | None = 1e-3
     """Adaptive steps: the step size of W, likewise."""
+
+    falling: float | None = None
+    """Let all step sizes fall by the power 3/4 of the iterations, as Robbins and Monro ask for: after so many
+    they are 0.59 of what they were, after three times as many 0.35. By default they stay."""
 
     tuning: bool = False
     """Try every step size of a grid, with seeds 100, 101, ..."""
@@ -229,8 +233,10 @@ def _what(settings: Copying, one: _Run) -> dict[str, Any]:
         "batch": settings.batch,
         "lr": one.rates.others,
         "lr_orthogonal": one.rates.orthogonal,
+        "falling": settings.falling,
         "recurrence": f"{settings.loop} loop" if method.recurrence == "loop" else "fused",
         **({"block": settings.block} if method.name == "partition" else {}),
+        **where(settings),
     }
 
 
@@ -246,5 +252,6 @@ def _trainee(settings: Copying, one: _Run, device: Any) -> CopyingTrainee:
         rates=one.rates,
         block=settings.block,
         loop=settings.loop,
+        falling=settings.falling,
         device=device,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .copying_task import memoryless_loss
-from .figures import close, new_figure, running_mean, style
+from .figures import close, least, new_figure, running_mean, style
 from .folder import Folder
 from .methods import METHODS, Method
 from .runs import Finished
@@ -37,7 +37,7 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
     if settings.tuning:
         for row in table:
             rivals = [other["loss"] for other in table if other["optimizer"] == row["optimizer"]]
-            row["best"] = row["loss"] == min(rivals)
+            row["best"] = row["loss"] == least(rivals)
     note = (
         f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
         f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
@@ -105,7 +105,6 @@ def _pace(runs: list[Finished]) -> float:
 
 def draw(folder: Folder, summary: dict[str, Any]) -> None:
     """Draw the loss by iteration and by seconds, and how far below the frozen control it is."""
-    adaptive = any(_is_adaptive(curve["optimizer"]) for curve in summary["curves"])
     constant = any(curve["gain"] and not _is_adaptive(curve["optimizer"]) for curve in summary["curves"])
     rows = 2 if constant else 1
     figure, grid = new_figure(2, rows, figsize=(10.5, 4.2 * rows + (0 if constant else 1)))
@@ -133,7 +132,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     axes[0].set(
         xlabel="iteration", title=f"Copying memory, delay {summary['delay']}, d = {summary['hidden']}"
     )
-    axes[1].set(xlabel="seconds", title="The same by time", xscale="log" if adaptive else "linear")
+    axes[1].set(xlabel="seconds", title="The same by time")
     if constant:
         axes[2].set(xlabel="iteration", ylabel="loss of frozen − loss, same batches",
                     title="What moving W brings (constant steps)")  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from .. import stepsizes
 from ..diagnostics import constraint_violation
 from ..nn import OrthogonalRNN
 from .folder import Row
@@ -63,6 +64,8 @@ class CopyingTrainee(Trainee):
         batches.
     draw : int, optional
         Of random coordinates; by default the same.
+    falling : float, optional
+        After how many iterations the step sizes have fallen to 0.59 of what they were; by default they stay.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class CopyingTrainee(Trainee):
         draw: int | None = None,
         block: int = 19,
         loop: str = "usual",
+        falling: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         torch.manual_seed(seed)
@@ -90,6 +94,8 @@ class CopyingTrainee(Trainee):
         self.optimizers = [
             make_optimizer(method, network, rates, block=block, seed=seed if draw is None else draw)
         ]
+        if falling is not None:
+            self.schedulers = [stepsizes.RobbinsMonroLR(opt, delay=falling) for opt in self.optimizers]
         self.generator = torch.Generator().manual_seed(seed)
         self.hidden, self.delay, self.recall, self.batch = hidden, delay, recall, batch
         self.device = torch.device(device)
@@ -109,6 +115,8 @@ class CopyingTrainee(Trainee):
         loss.backward()  # type: ignore[no-untyped-call]
         for opt in self.optimizers:
             opt.step()
+        for scheduler in self.schedulers:
+            scheduler.step()
         return {"loss": float(loss.detach())}
 
     @torch.no_grad()

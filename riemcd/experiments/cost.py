@@ -19,7 +19,7 @@ from .interrupt import Interrupts
 from .methods import Method, Rates
 from .networks import recurrent_weight
 from .runs import check_same
-from .settings import Settings, known, machine, prepare
+from .settings import Settings, known, machine, prepare, where
 
 __all__ = ["Cost", "DenseSRCD", "presets", "run"]
 
@@ -168,8 +168,7 @@ def run(settings: Cost) -> int:
     device = prepare(settings)
     known("a contestant", settings.contestants, CONTESTANTS)
     folder = open_folder("cost", settings)
-    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials", "seed", "device")}
-    what["threads"] = torch.get_num_threads()  # seconds of other threads are not put beside these
+    what = {name: getattr(settings, name) for name in ("delay", "batch", "trials", "seed")} | where(settings)
     check_same(folder, "times", what)
     folder.keep_settings("cost", settings)
     folder.write("times.json", {"what": what})

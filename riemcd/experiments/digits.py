@@ -13,7 +13,7 @@ from .folder import conclude, open_folder
 from .interrupt import Interrupts
 from .methods import OURS, Method, Rates, parse_method
 from .runs import Finished, carry_out, check_same
-from .settings import TUNING_SEED, Settings, prepare
+from .settings import TUNING_SEED, Settings, prepare, where
 
 __all__ = ["DigitsSettings", "presets", "run"]
 
@@ -209,6 +209,7 @@ def _what(settings: DigitsSettings, one: _Run) -> dict[str, Any]:
         "lr_orthogonal": one.rates.orthogonal,
         "recurrence": recurrence,
         **({"block": settings.block} if method.name == "partition" else {}),
+        **where(settings),
     }
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLOURS", "close", "new_figure", "running_mean", "style"]
+__all__ = ["COLOURS", "close", "least", "new_figure", "running_mean", "style"]
 
 #: The palette of Okabe and Ito, which stays apart under every kind of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5C00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
-_DASHES = ("-", "--", "-.", ":")
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 
 def style(number: int, dashes: int = 0) -> dict[str, Any]:
@@ -53,6 +53,11 @@ def close(figure: Any) -> None:
     import matplotlib.pyplot as plt
 
     plt.close(figure)
+
+
+def least(values: Sequence[float]) -> float:
+    """Return the least of the finite values; a run that diverged is nobody's best."""
+    return min((value for value in values if np.isfinite(value)), default=float("nan"))
 
 
 def running_mean(values: Sequence[float], width: int) -> Any:

@@ -57,10 +57,10 @@ class Folder:
         save_atomically(content, self.path / name)
 
     def load(self, name: str) -> Any:
-        """Read a checkpoint, or return None where there is none."""
+        """Read a checkpoint, wherever it was made, or return None where there is none."""
         path = self.path / name
         try:
-            return torch.load(path, weights_only=True) if path.exists() else None
+            return torch.load(path, weights_only=True, map_location="cpu") if path.exists() else None
         except (RuntimeError, EOFError, pickle.UnpicklingError):
             raise ValueError(f"{path} is damaged: remove it, and its run starts afresh.") from None
 

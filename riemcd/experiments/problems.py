@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from .figures import close, new_figure, style
 from .folder import Folder, Log, conclude, open_folder
@@ -16,7 +15,7 @@ from .interrupt import Interrupts
 from .problems_rates import KINDS, best_of, rates_of, widened
 from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
 from .runs import check_same
-from .settings import TUNING_SEED, Settings, machine, prepare
+from .settings import TUNING_SEED, Settings, machine, prepare, where
 
 __all__ = ["Problems", "presets", "run"]
 
@@ -55,7 +54,7 @@ class Problems(Settings):
     """The gap to the best value, relative to it, at which a contestant may stop."""
 
     seed: int = 0
-    """Of the problem and of the start."""
+    """Of the problem, of the start and of the rotations that are drawn."""
 
     tuning: bool = False
     """Try step sizes, twice as large or half as large as before until the best is inside the grid; SRCD's
@@ -67,7 +66,7 @@ def presets() -> dict[str, Problems]:
     return {
         "demo": Problems(preset="demo", size=100, seconds=3.0),
         "paper": Problems(preset="paper", size=300, seconds=10.0),
-        "tuning": Problems(preset="tuning", size=300, seconds=3.0, seed=TUNING_SEED, tuning=True),
+        "tuning": Problems(preset="tuning", size=300, seconds=10.0, seed=TUNING_SEED, tuning=True),
     }
 
 
@@ -80,7 +79,7 @@ def run(settings: Problems) -> int:
         raise ValueError("riemcd problems runs on the CPU in double precision: leave --device as it is.")
     folder = open_folder("problems", settings)
     what = {name: getattr(settings, name) for name in ("size", "seconds", "goal", "seed", "tuning")}
-    what["threads"] = torch.get_num_threads()  # seconds of other threads are not put beside these
+    what |= where(settings)
     check_same(folder, "outcomes", what)
     folder.keep_settings("problems", settings)
     folder.write("outcomes.json", {"what": what})
@@ -133,7 +132,9 @@ def _try(settings: Problems, problem: str, contestant: str, rate: float, stop: I
     case = PROBLEMS[problem](settings.size, settings.seed)
     # A first round without a clock, in which kernels are compiled.
     solve(case, contestant, rate, 1e-9, settings.goal, lambda: stop.asked)
-    outcome = solve(case, contestant, rate, settings.seconds, settings.goal, lambda: stop.asked)
+    outcome = solve(
+        case, contestant, rate, settings.seconds, settings.goal, lambda: stop.asked, settings.seed
+    )
     at = np.unique(np.linspace(0, len(outcome.curve) - 1, 200).round().astype(int))
     return {
         "gap": outcome.curve[-1][1],

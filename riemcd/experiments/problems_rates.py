@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,12 @@ def rates_of(size: int, problem: str) -> dict[str, float]:
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row that reached the goal first, or got nearest to it where none did."""
-    return min(rows, key=lambda row: (not row["reached"], row["seconds"] if row["reached"] else row["gap"]))
+
+    def place(row: dict[str, Any]) -> tuple[bool, float]:
+        gap = row["gap"] if math.isfinite(row["gap"]) else math.inf  # where it diverged
+        return not row["reached"], row["seconds"] if row["reached"] else gap
+
+    return min(rows, key=place)
 
 
 def widened(middle: float, attempt: Callable[[float], dict[str, Any] | None]) -> list[dict[str, Any]]:

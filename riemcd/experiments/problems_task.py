@@ -204,18 +204,18 @@ class Outcome:
     point: Tensor
 
 
-_Make = Callable[[Any, float], torch.optim.Optimizer]
+_Make = Callable[[Any, float, int], torch.optim.Optimizer]
 
 
 def _srcd(rule: selections.Selection) -> tuple[str, _Make]:
-    return "coordinate", lambda x, lr: SRCD([x], lr=lr, selection=rule)
+    return "coordinate", lambda x, lr, seed: SRCD([x], lr=lr, selection=rule, seed=seed)
 
 
 #: The kind of step size of each, where it has one, and how it is made.
 _OPTIMIZERS: dict[str, tuple[str | None, _Make]] = {
-    "RiemannianSGD": ("sgd", lambda x, lr: geoopt.optim.RiemannianSGD([x], lr=lr)),
-    "RiemannianAdam": ("adam", lambda x, lr: geoopt.optim.RiemannianAdam([x], lr=lr)),
-    "RiemannianLineSearch": (None, lambda x, lr: geoopt.optim.RiemannianLineSearch([x])),
+    "RiemannianSGD": ("sgd", lambda x, lr, seed: geoopt.optim.RiemannianSGD([x], lr=lr)),
+    "RiemannianAdam": ("adam", lambda x, lr, seed: geoopt.optim.RiemannianAdam([x], lr=lr)),
+    "RiemannianLineSearch": (None, lambda x, lr, seed: geoopt.optim.RiemannianLineSearch([x])),
     "SRCD uniform": _srcd(selections.Uniform(1)),
     "SRCD steepest": _srcd(selections.GaussSouthwell(1)),
     "SRCD steepest 0.5 %": _srcd(selections.GaussSouthwell(fraction=0.005)),
@@ -232,14 +232,23 @@ def kind_of(name: str) -> str | None:
 
 
 def solve(
-    case: Case, name: str, rate: float, seconds: float, goal: float, stopped: Callable[[], bool]
+    case: Case,
+    name: str,
+    rate: float,
+    seconds: float,
+    goal: float,
+    stopped: Callable[[], bool],
+    seed: int = 0,
 ) -> Outcome:
-    """Let a contestant work until its gap is at most ``goal``, or its time is up."""
+    """Let a contestant work until its gap is at most ``goal``, or its time is up.
+
+    Random rotations are drawn by ``seed``.
+    """
     if name == "minimize":
         return _solve_exactly(case, seconds, goal, stopped)
     x = geoopt.ManifoldParameter(case.start.clone(), manifold=geoopt.EuclideanStiefel())
     kind, make = _OPTIMIZERS[name]
-    opt = make(x, rate if kind == "adam" else rate * case.unit)
+    opt = make(x, rate if kind == "adam" else rate * case.unit, seed)
     curve, used, steps, stuck = [(0.0, case.gap(float(case.loss(case.start))))], 0.0, 0, False
 
     def closure() -> Any:

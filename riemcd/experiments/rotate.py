@@ -17,7 +17,7 @@ from .methods import Method, Rates
 from .rotate_report import draw, summarise
 from .rotate_task import CLOSED_FORMS, RotateTrainee, reconstruction_error
 from .runs import carry_out, check_same
-from .settings import TUNING_SEED, Settings, known, prepare
+from .settings import TUNING_SEED, Settings, known, prepare, where
 
 __all__ = ["Rotate", "presets", "run"]
 
@@ -26,7 +26,7 @@ LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
 #: Step sizes at the start that ``--preset tuning`` tries.
 GRIDS: dict[Learned, tuple[float, ...]] = {
     "srcd": (0.03, 0.05, 0.08),
-    "cayley": (30.0, 100.0, 300.0, 1000.0),
+    "cayley": (3.0, 10.0, 30.0, 100.0, 300.0),
     "qr": (30.0, 100.0, 300.0, 1000.0),
 }
 #: The best of them on held-out rows.
@@ -108,7 +108,7 @@ def presets() -> dict[str, Rotate]:
     return {
         "demo": Rotate(preset="demo", rows=("activations",)),
         "paper": Rotate(preset="paper"),
-        "tuning": Rotate(preset="tuning", tuning=True, iterations=60, coordinate_iterations=100),
+        "tuning": Rotate(preset="tuning", tuning=True),
     }
 
 
@@ -226,8 +226,8 @@ def _of_rows(
 
 def _what(settings: Rotate, kind: str, name: str, seed: int, lr: float) -> dict[str, Any]:
     names = ("d", "group", "calibration", "batch", "iterations")
-    found = {"rows": kind, "rotation": name, "seed": seed, **{n: getattr(settings, n) for n in names}}
-    found["lr"] = lr
+    asked = {one: getattr(settings, one) for one in names}
+    found = {"rows": kind, "rotation": name, "seed": seed, **asked, "lr": lr, **where(settings)}
     if name == "srcd":
         found["iterations"] = settings.coordinate_iterations
     return {**found, "block": settings.block} if name == "srcd" else found

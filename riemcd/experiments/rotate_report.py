@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .figures import close, new_figure, style
+from .figures import close, least, new_figure, style
 from .folder import Folder
 from .settings import machine
 
@@ -43,7 +43,7 @@ def _of_kind(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [_row([one for one in results if _key(one) == key]) for key in dict.fromkeys(map(_key, results))]
     for row in rows:
         rivals = [other["error"] for other in rows if other["rotation"] == row["rotation"]]
-        row["best"] = row["error"] == min(rivals)
+        row["best"] = row["error"] == least(rivals)
     cayley = next((row for row in rows if row["rotation"] == "cayley" and row["best"]), None)
     errors = [] if cayley is None else _mean_curve([one for one in results if _key(one) == _key(cayley)])[1]
     if cayley is None or len(errors) == 0:  # Ctrl-C may come before the first look

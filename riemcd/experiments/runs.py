@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from .folder import Folder, Log, Row
 from .interrupt import Interrupts
@@ -26,12 +27,15 @@ class Trainee(ABC):
     ----------
     model : Module
     optimizers : list of Optimizer
+    schedulers : sequence of LRScheduler
+        Of their step sizes; none where these stay, or follow from the iteration.
     generator : Generator
         Where the batches come from; on the CPU.
     """
 
     model: nn.Module
     optimizers: list[torch.optim.Optimizer]
+    schedulers: Sequence[LRScheduler] = ()
     generator: torch.Generator
 
     @abstractmethod
@@ -50,6 +54,7 @@ class Trainee(ABC):
         return {
             "model": self.model.state_dict(),
             "optimizers": [opt.state_dict() for opt in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "generator": self.generator.get_state(),
             "random": torch.get_rng_state(),
         }
@@ -59,6 +64,8 @@ class Trainee(ABC):
         self.model.load_state_dict(state["model"])
         for opt, saved in zip(self.optimizers, state["optimizers"], strict=True):
             opt.load_state_dict(saved)
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["random"])
 

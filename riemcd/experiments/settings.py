@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["TUNING_SEED", "Settings", "check", "known", "machine", "needs", "prepare"]
+__all__ = ["TUNING_SEED", "Settings", "check", "known", "machine", "needs", "prepare", "where"]
 
 #: The first seed of tuning, which has seeds of its own, so that none that is reported has been chosen for.
 TUNING_SEED = 100
@@ -29,22 +29,25 @@ class Settings:
 
     output: Path | None = None
     """The folder for results; by default a new one under runs/. It will hold a JSON lines file and a
-    checkpoint for every run, a summary as JSON, a figure and the printed table."""
+    checkpoint for every run (in cost and problems: one file with a line per contestant), a summary as JSON, a
+    figure and the printed table."""
 
     resume: bool = False
     """Go on with the runs in --output, or in the newest folder of this preset, from their last
     checkpoints: the numbers are bit for bit those of a run that was never interrupted. Give the same options
     again; more iterations (where step sizes do not fall with them), optimizers or seeds may be asked for.
-    What has neither iterations nor checkpoints of its own, in cost and problems, is repeated as a whole."""
+    cost and problems keep the contestants that are finished, and begin anew with one that was interrupted."""
 
     device: str = "cpu"
     """Where to compute, such as cpu or cuda:0. Random numbers are drawn on the CPU and moved there."""
 
     threads: int = 2
-    """How many threads torch may use; 0 leaves it as it is. The last digits depend on it."""
+    """How many threads torch may use; 0 leaves it as it is. The last digits depend on it, so that a run is
+    resumed with as many as it had."""
 
     checkpoint_every: float = 30.0
-    """Seconds between two checkpoints of a run. Ctrl-C writes one too, and draws what there is."""
+    """Seconds between two checkpoints of a run. Ctrl-C writes one too, and draws what there is. cost and
+    problems have none."""
 
     quiet: bool = False
     """Show no progress bars."""
@@ -111,6 +114,11 @@ def needs(module: str, extra: str, what: str) -> Any:
     except ImportError:
         name = module.split(".")[0]
         raise ValueError(f"{what} needs {name}, which is not installed: pip install {extra}.") from None
+
+
+def where(settings: Settings) -> dict[str, Any]:
+    """Return what the last digits and the seconds of a run depend on; it is not resumed with another."""
+    return {"device": settings.device, "threads": torch.get_num_threads()}
 
 
 def machine() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .interrupt import Interrupts
 from .methods import Method, Rates, parse_method
 from .networks import recurrent_weight
 from .runs import carry_out, check_same
-from .settings import Settings, prepare
+from .settings import Settings, prepare, where
 
 __all__ = ["Sparsity", "presets", "run"]
 
@@ -147,7 +147,8 @@ def run(settings: Sparsity) -> int:
 def _what(settings: Sparsity, method: Method, seed: int) -> dict[str, Any]:
     """Return everything that decides about the numbers of a run."""
     names = ("delay", "recall", "hidden", "batch", "lr")
-    return {"optimizer": method.label, "seed": seed, **{n: getattr(settings, n) for n in names}}
+    asked = {name: getattr(settings, name) for name in names}
+    return {"optimizer": method.label, "seed": seed, **asked, **where(settings)}
 
 
 def _summarise(settings: Sparsity, looks: list[dict[str, Any]]) -> dict[str, Any]:
