@@ -108,6 +108,7 @@ def test_there_are_only_so_many_hidden_states(tmp_path, capsys):
     options = [*ROTATE[:-2], "--rows", "activations", "--calibration", "100000"]
     assert run("rotate", tmp_path / "run", *options) == 2
     assert "--calibration must be at most 80472" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_steps_of_radam_are_not_drawn_as_constant(tmp_path, monkeypatch):

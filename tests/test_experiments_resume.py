@@ -12,7 +12,8 @@ from copying_command import SMALL, checkpoint, copying, goes_on, lines, losses, 
 from riemcd.experiments import copying_task
 from riemcd.experiments.copying_task import CopyingTrainee
 
-OPTIMIZERS = ["partition:rmsprop", "srcd-gs-block", "radam"]
+ADAPTIVE = ["partition:rmsprop", "srcd-gs-block", "radam"]
+CONSTANT = ["sgd", "rsgd", "srcd-u", "--falling", "3"]
 
 
 def interrupted_at(monkeypatch, count, how):
@@ -29,17 +30,18 @@ def interrupted_at(monkeypatch, count, how):
 
 
 @pytest.mark.parametrize(
-    ("count", "cut"),
-    [(3, "frozen-rmsprop"), (17, "frozen"), (24, "partition-rmsprop"), (37, "srcd-gs-block"), (44, "radam"),
-     (58, "geotorch-rmsprop")],
+    ("count", "cut", "asked"),
+    [(3, "frozen-rmsprop", ADAPTIVE), (17, "frozen", ADAPTIVE), (24, "partition-rmsprop", ADAPTIVE),
+     (37, "srcd-gs-block", ADAPTIVE), (44, "radam", ADAPTIVE),
+     (58, "geotorch-rmsprop", [*ADAPTIVE, "geotorch:rmsprop"]),
+     (14, "sgd", CONSTANT), (25, "rsgd", CONSTANT), (36, "srcd-u", CONSTANT)],
 )  # fmt: skip
-def test_ctrl_c_and_resume_change_no_bit(tmp_path, monkeypatch, count, cut):
+def test_ctrl_c_and_resume_change_no_bit(tmp_path, monkeypatch, count, cut, asked):
     """Every kind of optimizer is cut short in the middle of its run."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    options = ["--iterations", "10", "--optimizers", *OPTIMIZERS]
     if cut.startswith("geotorch"):
         pytest.importorskip("geotorch")
-        options.append("geotorch:rmsprop")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    options = ["--iterations", "10", "--uniform-seeds", "1", "--optimizers", *asked]
     assert copying(whole, *options) == 0
     with monkeypatch.context() as patch:
         interrupted_at(patch, count, lambda: signal.raise_signal(signal.SIGINT))

@@ -9,13 +9,16 @@ import numpy as np
 from .copying_task import memoryless_loss
 from .figures import close, least, new_figure, running_mean, style
 from .folder import Folder
-from .methods import METHODS, Method
+from .methods import Method
 from .runs import Finished
 from .settings import machine
 
 __all__ = ["draw", "summarise"]
 
 _POINTS = 400  # of a curve in the summary
+#: In the order of their colours, which come again after eight: those that meet in one figure are apart.
+_LOOKS = ("partition", "radam", "geotorch", "srgd", "srcd-u", "srcd-gs", "srcd-gs-block", "matching",
+          "sgd", "rsgd", "greedy-matching")  # fmt: skip
 
 
 def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, Any]:
@@ -110,9 +113,12 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
     figure, grid = new_figure(2, rows, figsize=(10.5, 4.2 * rows + (0 if constant else 1)))
     axes = grid.ravel()
     names = [curve["optimizer"] for curve in summary["curves"]]
+    several = len({_step(name) for name in names if name != "radam"}) > 1
+    width = summary["smoothed_over"]
+    smoothing = f"\n(mean of {width} iterations)" if width > 1 else ""
     for number, curve in enumerate(summary["curves"]):
         before = names[:number].count(curve["optimizer"])
-        look = _look(curve["optimizer"], before)
+        look = _look(curve["optimizer"], before, several)
         label = curve["optimizer"] + (f" (mean of {curve['runs']})" if curve["runs"] > 1 else "")
         if names.count(curve["optimizer"]) > 1:
             label += " ({:g}, {:g})".format(*curve["rates"])
@@ -125,10 +131,11 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
             axes[2].plot(at, curve["gain"], **look)
     for one in axes[:2]:
         one.axhline(summary["memoryless"], color="k", linewidth=0.9)
-        one.set(yscale="log", ylabel="cross entropy per symbol, nats")
+        one.set(yscale="log", ylabel=f"cross entropy per symbol, nats{smoothing}")
     text = f"memoryless, {summary['memoryless']:.4f}"
     axes[0].annotate(text, (0.99, summary["memoryless"]), xycoords=("axes fraction", "data"),
-                     xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
+                     xytext=(0, 4), textcoords="offset points", ha="right", fontsize=8,
+                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1})  # fmt: skip
     axes[0].set(
         xlabel="iteration", title=f"Copying memory, delay {summary['delay']}, d = {summary['hidden']}"
     )
@@ -149,13 +156,20 @@ def _is_adaptive(label: str) -> bool:
     return ":" in label or label == "radam"
 
 
-def _look(label: str, before: int = 0) -> dict[str, Any]:
-    """Return how a curve is drawn: colour and marker by optimizer, dashes by the kind and size of step."""
-    name, _, step = label.partition(":")
-    dashes = {"": 0, "rmsprop": 1, "adam": 2}[step] + before
+def _step(label: str) -> str:
+    return label.partition(":")[2]
+
+
+def _look(label: str, before: int, several: bool) -> dict[str, Any]:
+    """Return how a curve is drawn: colour and marker by optimizer, dashes by the kind and size of step.
+
+    Dashes tell kinds of steps apart where there are ``several``; the control stays behind the others.
+    """
+    dashes = {"": 0, "rmsprop": 1, "adam": 2}[_step(label)] * several + before
+    name = label.partition(":")[0]
     if name == "frozen":
-        return {**style(0, dashes), "color": "0.45", "marker": None, "linewidth": 3.0}
-    return style(METHODS.index(name) - 1, dashes)
+        return {**style(0, dashes), "color": "0.6", "marker": None, "linewidth": 2.5, "zorder": 1.5}
+    return style(_LOOKS.index(name), dashes)
 
 
 def _losses(run: Finished) -> list[float]:

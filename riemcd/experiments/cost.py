@@ -141,8 +141,8 @@ def _trainee(name: str, d: int, settings: Cost, device: Any) -> CopyingTrainee:
     return trainee
 
 
-def time_once(trainee: CopyingTrainee) -> dict[str, float]:
-    """Return the seconds of forward, backward and step of one iteration."""
+def time_once(trainee: CopyingTrainee) -> tuple[dict[str, float], float]:
+    """Return the seconds of forward, backward and step of one iteration, and the loss."""
     (opt,) = trainee.optimizers
     opt.zero_grad()
     _wait(trainee.device)
@@ -155,7 +155,7 @@ def time_once(trainee: CopyingTrainee) -> dict[str, float]:
     _wait(trainee.device)
     clock.append(time.perf_counter())
     names = ("forward", "backward", "step")
-    return {name: b - a for name, a, b in zip(names, clock, clock[1:], strict=False)}
+    return {name: b - a for name, a, b in zip(names, clock, clock[1:], strict=False)}, float(loss.detach())
 
 
 def _wait(device: torch.device) -> None:
@@ -197,10 +197,13 @@ def _times(names: list[Any], d: int, settings: Cost, device: Any, stop: Interrup
     trainees = {name: _trainee(name, d, settings, device) for name in names}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     turns = [name for _ in range(settings.trials + 1) for name in names]
-    for name in tqdm(turns, desc=f"d = {d}", unit="it", disable=settings.quiet):
-        if stop.asked:
-            break
-        found[name].append(time_once(trainees[name]))
+    with tqdm(turns, desc=f"d = {d}", unit="it", disable=settings.quiet) as bar:
+        for name in bar:
+            if stop.asked:
+                break
+            taken, loss = time_once(trainees[name])
+            found[name].append(taken)
+            bar.set_postfix_str(f"{name}: backward {taken['backward']:.2g} s, loss {loss:.4g}", refresh=False)
     return [
         {
             "d": d,
@@ -227,8 +230,8 @@ def _summarise(settings: Cost, rows: list[dict[str, Any]]) -> dict[str, Any]:
         f"{settings.delay}; at delay 1000: the same share with backward scaled to that many steps through "
         "time. The paper's numbers are those of its GPU at delay 1000. " + _sentence(table)
     )
-    return {"experiment": "cost", "delay": settings.delay, "batch": settings.batch, "table": table,
-            "note": note, "machine": machine()}  # fmt: skip
+    return {"experiment": "cost", "delay": settings.delay, "batch": settings.batch, "seed": settings.seed,
+            "trials": settings.trials, "table": table, "note": note, "machine": machine()}  # fmt: skip
 
 
 def _sentence(table: list[dict[str, Any]]) -> str:

@@ -93,11 +93,11 @@ def run(settings: Problems) -> int:
                 asked = {"problem": problem, "contestant": contestant, "rate": rate}
                 row = next((r for r in log.rows if asked.items() <= r.items()), None)
                 if row is None and not stop.asked:
-                    row = {**asked, **_try(settings, problem, contestant, rate, stop)}
+                    told = partial(_tell, bar, f"{problem}, {contestant}")
+                    row = {**asked, **_try(settings, problem, contestant, rate, stop, told)}
                     if stop.asked:
                         return None
                     log.add(row)
-                    bar.set_postfix_str(f"{problem}, {contestant}: gap {row['gap']:.1e}")
                 bar.update()
                 return row
 
@@ -128,13 +128,29 @@ def _tune(problem: str, rates: dict[str, float], attempt: _Attempt) -> None:
         widened(rates[kind], partial(attempt, problem, name))
 
 
-def _try(settings: Problems, problem: str, contestant: str, rate: float, stop: Interrupts) -> dict[str, Any]:
+def _tell(bar: Any, who: str, gap: float) -> None:
+    """Show in the bar how far a contestant has got."""
+    bar.set_postfix_str(f"{who}: gap {gap:.1e}", refresh=False)
+    bar.update(0)  # drawn where the last time was a while ago
+
+
+def _try(
+    settings: Problems,
+    problem: str,
+    contestant: str,
+    rate: float,
+    stop: Interrupts,
+    told: Callable[[float], None],
+) -> dict[str, Any]:
     case = PROBLEMS[problem](settings.size, settings.seed)
+
+    def stopped(gap: float) -> bool:
+        told(gap)
+        return stop.asked
+
     # A first round without a clock, in which kernels are compiled.
-    solve(case, contestant, rate, 1e-9, settings.goal, lambda: stop.asked)
-    outcome = solve(
-        case, contestant, rate, settings.seconds, settings.goal, lambda: stop.asked, settings.seed
-    )
+    solve(case, contestant, rate, 1e-9, settings.goal, stopped)
+    outcome = solve(case, contestant, rate, settings.seconds, settings.goal, stopped, settings.seed)
     at = np.unique(np.linspace(0, len(outcome.curve) - 1, 200).round().astype(int))
     return {
         "gap": outcome.curve[-1][1],
@@ -167,8 +183,9 @@ def _summarise(settings: Problems, rows: list[dict[str, Any]]) -> dict[str, Any]
         "value; gap: to the best value, relative; steps: gradients, or sweeps of minimize; the goal is a gap "
         f"of {settings.goal:g} within {settings.seconds:g} seconds."
     )
-    return {"experiment": "problems", "size": settings.size, "goal": settings.goal, "table": table,
-            "note": note, "outcomes": best if settings.tuning else rows, "machine": machine()}  # fmt: skip
+    return {"experiment": "problems", "size": settings.size, "seed": settings.seed,
+            "seconds": settings.seconds, "goal": settings.goal, "table": table, "note": note,
+            "outcomes": best if settings.tuning else rows, "machine": machine()}  # fmt: skip
 
 
 _TITLES = {
@@ -178,6 +195,11 @@ _TITLES = {
     "joint": "Joint diagonalisation",
     "ica": "Independent components",
 }
+
+
+#: In the order of their colours, which come again after eight.
+_LOOKS = ("minimize", "RiemannianSGD", "RiemannianAdam", "RiemannianLineSearch", "SRCD uniform",
+          "SRCD steepest", "SRCD matching", "SRCD greedy matching", "SRCD steepest 0.5 %")  # fmt: skip
 
 
 def _draw(folder: Folder, summary: dict[str, Any]) -> None:
@@ -190,15 +212,12 @@ def _draw(folder: Folder, summary: dict[str, Any]) -> None:
         for row in summary["outcomes"]:
             if row["problem"] != name:
                 continue
-            number = CONTESTANTS.index(row["contestant"])
+            number = _LOOKS.index(row["contestant"])
             look = style(number, int(row["contestant"].startswith("Riemannian")))
             label = None if row["contestant"] in labelled else row["contestant"]
             labelled.add(row["contestant"])
-            one.plot(
-                *np.maximum(np.array(row["curve"])[1:].T, 1e-5 * np.array([[1], [1e-11]])),
-                label=label,
-                **look,
-            )
+            least = np.array([[1e-5], [summary["goal"] / 30]])  # how far beyond the goal does not matter
+            one.plot(*np.maximum(np.array(row["curve"])[1:].T, least), label=label, **look)
         one.axhline(summary["goal"], color="0.6", linewidth=0.8)
         one.annotate("goal", (0.01, summary["goal"]), xycoords=("axes fraction", "data"), xytext=(0, 2),
                      textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip

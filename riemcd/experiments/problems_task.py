@@ -237,12 +237,13 @@ def solve(
     rate: float,
     seconds: float,
     goal: float,
-    stopped: Callable[[], bool],
+    stopped: Callable[[float], bool],
     seed: int = 0,
 ) -> Outcome:
     """Let a contestant work until its gap is at most ``goal``, or its time is up.
 
-    Random rotations are drawn by ``seed``.
+    ``stopped`` is told the gap now and then, and says whether to stop. Random rotations are
+    drawn by ``seed``.
     """
     if name == "minimize":
         return _solve_exactly(case, seconds, goal, stopped)
@@ -257,7 +258,9 @@ def solve(
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())  # scipy, which geoopt searches lines with, wants a number
 
-    while used < seconds and curve[-1][1] > goal and np.isfinite(curve[-1][1]) and not (stuck or stopped()):
+    while used < seconds and np.isfinite(curve[-1][1]) and curve[-1][1] > goal and not stuck:
+        if stopped(curve[-1][1]):
+            break
         begun = time.perf_counter()
         try:
             for _ in range(10):
@@ -270,15 +273,19 @@ def solve(
     return Outcome(curve, steps, x.detach().as_subclass(Tensor))
 
 
-def _solve_exactly(case: Case, seconds: float, goal: float, stopped: Callable[[], bool]) -> Outcome:
+def _solve_exactly(case: Case, seconds: float, goal: float, stopped: Callable[[float], bool]) -> Outcome:
     assert case.problem is not None
     curve = [(0.0, case.gap(float(case.loss(case.start))))]
-    begun = time.perf_counter()
+    begun, aside = time.perf_counter(), 0.0
 
     def watch(sweep: Sweep, point: Tensor) -> bool:
-        used = time.perf_counter() - begun
+        nonlocal aside
+        now = time.perf_counter()
+        used = now - begun - aside
         curve.append((used, case.gap(sweep.value)))
-        return used > seconds or curve[-1][1] <= goal or stopped()
+        enough = used > seconds or curve[-1][1] <= goal or stopped(curve[-1][1])
+        aside += time.perf_counter() - now
+        return enough
 
     found = minimize(case.problem, case.start, callback=watch, tol=0.0, max_sweeps=100_000,
                      stepsize=stepsizes.Exact())  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .digits_task import DigitsTrainee, load_digits
+from .digits_task import Digits, DigitsTrainee, load_digits
 from .folder import Folder, conclude, open_folder
 from .interrupt import Interrupts
 from .methods import Method, Rates
@@ -23,6 +23,7 @@ __all__ = ["Rotate", "presets", "run"]
 
 Learned = Literal["srcd", "cayley", "qr"]
 LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
+_UNSEEN = 8  # pixels after which the hidden states of images differ enough
 #: Step sizes at the start that ``--preset tuning`` tries.
 GRIDS: dict[Learned, tuple[float, ...]] = {
     "srcd": (0.03, 0.05, 0.08),
@@ -130,22 +131,35 @@ def rows_of(
         found = found.to(device)
         return found[:count], found[count:]
     data = load_digits(False, device)
+    seen = _images(data, tuning)
     trainee = DigitsTrainee(Method("partition", "rmsprop"), seed, data, hidden=d, batch=128,
                             rates=Rates(1e-3, 1e-3), block=16)  # fmt: skip
     trainee.step()
     with torch.no_grad():
         core: Any = trainee.model.core
-        # The first states have not seen enough pixels to differ.
-        seen = (data.x[:, :1149], data.x[:, 1149:]) if tuning else (data.x, data.x_test)
-        pools = [core(x[..., None])[0][8:].reshape(-1, d) for x in seen]
+        pools = [core(x[..., None])[0][_UNSEEN:].reshape(-1, d) for x in seen]
     sizes = (count, count // 4)
-    most = min(len(pools[0]), 4 * len(pools[1]))
-    if count > most:
-        raise ValueError(f"--calibration must be at most {most}, the number of hidden states; got {count}.")
     return tuple(
         pool[torch.randperm(len(pool), generator=generator)[:size].to(pool.device)].contiguous()
         for pool, size in zip(pools, sizes, strict=True)
     )
+
+
+def _images(data: Digits, tuning: bool) -> tuple[Tensor, Tensor]:
+    """Return the images whose hidden states are learnt from, ``(64, images)``, and those that are tested."""
+    return (data.x[:, :1149], data.x[:, 1149:]) if tuning else (data.x, data.x_test)
+
+
+def _check_calibration(settings: Rotate) -> None:
+    """Refuse more rows than there are hidden states, before a network is trained for them."""
+    if "activations" not in settings.rows:
+        return
+    learned, tested = ((len(x) - _UNSEEN) * x.shape[1] for x in _images(load_digits(False), settings.tuning))
+    most = min(learned, 4 * tested)
+    if settings.calibration > most:
+        raise ValueError(
+            f"--calibration must be at most {most}, the number of hidden states; got {settings.calibration}."
+        )
 
 
 def run(settings: Rotate) -> int:
@@ -156,6 +170,7 @@ def run(settings: Rotate) -> int:
         raise ValueError(f"--d must be a multiple of --group, got {settings.d} and {settings.group}.")
     if settings.d & (settings.d - 1):
         raise ValueError(f"--d must be a power of two, for the Hadamard rotation; got {settings.d}.")
+    _check_calibration(settings)
     folder = open_folder("rotate", settings)
     results: list[dict[str, Any]] = []
     first = TUNING_SEED if settings.tuning else 0

@@ -36,7 +36,8 @@ class Settings:
     """Go on with the runs in --output, or in the newest folder of this preset, from their last
     checkpoints: the numbers are bit for bit those of a run that was never interrupted. Give the same options
     again; more iterations (where step sizes do not fall with them), optimizers or seeds may be asked for.
-    cost and problems keep the contestants that are finished, and begin anew with one that was interrupted."""
+    problems keeps the contestants that are finished and cost the sizes, whose contestants take turns; they
+    begin anew with what was interrupted."""
 
     device: str = "cpu"
     """Where to compute, such as cpu or cuda:0. Random numbers are drawn on the CPU and moved there."""
