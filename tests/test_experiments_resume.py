@@ -92,6 +92,7 @@ def test_a_run_can_be_made_longer(tmp_path, falling):
     schedulers = checkpoint(parts, "partition-rmsprop-seed0")["trainee"]["schedulers"]
     assert same(schedulers, checkpoint(whole, "partition-rmsprop-seed0")["trainee"]["schedulers"])
     assert [one["last_epoch"] for one in schedulers] == ([9] if falling else [])
+    assert ("Step sizes fall, after 3 iterations" in (parts / "table.txt").read_text()) is bool(falling)
 
 
 def test_a_real_ctrl_c(tmp_path):

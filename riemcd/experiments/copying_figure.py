@@ -45,6 +45,8 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
         f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
         f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
     )
+    if settings.falling is not None:
+        note += f" Step sizes fall, after {settings.falling:g} iterations to 0.59 of what they were."
     return {
         "experiment": "copying",
         "delay": settings.delay,

@@ -26,17 +26,17 @@ LEARNED: tuple[Learned, ...] = ("srcd", "cayley", "qr")
 _UNSEEN = 8  # pixels after which the hidden states of images differ enough
 #: Step sizes at the start that ``--preset tuning`` tries.
 GRIDS: dict[Learned, tuple[float, ...]] = {
-    "srcd": (0.03, 0.05, 0.08),
+    "srcd": (0.02, 0.03, 0.05, 0.08),
     "cayley": (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
     "qr": (30.0, 100.0, 300.0, 1000.0),
 }
 #: The best of them on held-out rows.
 RATES: dict[tuple[str, Learned], float] = {
-    ("activations", "srcd"): 0.05,
-    ("activations", "cayley"): 100.0,
+    ("activations", "srcd"): 0.03,
+    ("activations", "cayley"): 300.0,
     ("activations", "qr"): 300.0,
     ("heavy", "srcd"): 0.05,
-    ("heavy", "cayley"): 300.0,
+    ("heavy", "cayley"): 100.0,
     ("heavy", "qr"): 300.0,
 }
 
