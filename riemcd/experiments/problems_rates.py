@@ -14,17 +14,17 @@ KINDS = {"sgd": "RiemannianSGD", "adam": "RiemannianAdam", "coordinate": "SRCD m
 #: value.
 RATES: dict[int, dict[str, dict[str, float]]] = {
     100: {
-        "procrustes": {"sgd": 1.5, "adam": 12.8, "coordinate": 3.0},
-        "pca": {"sgd": 0.5, "adam": 0.4, "coordinate": 6.0},
+        "procrustes": {"sgd": 1.5, "adam": 6.4, "coordinate": 3.0},
+        "pca": {"sgd": 0.5, "adam": 0.8, "coordinate": 6.0},
         "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 2.0},
-        "joint": {"sgd": 0.01, "adam": 6.4, "coordinate": 0.05},
-        "ica": {"sgd": 3.0, "adam": 3.2, "coordinate": 6.0},
+        "joint": {"sgd": 0.01, "adam": 3.2, "coordinate": 0.025},
+        "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
     },
     300: {
         "procrustes": {"sgd": 1.5, "adam": 25.6, "coordinate": 3.0},
-        "pca": {"sgd": 0.5, "adam": 0.2, "coordinate": 12.0},
+        "pca": {"sgd": 1.0, "adam": 0.2, "coordinate": 12.0},
         "brockett": {"sgd": 0.2, "adam": 1.6, "coordinate": 8.0},
-        "joint": {"sgd": 0.02, "adam": 12.8, "coordinate": 0.8},
+        "joint": {"sgd": 0.01, "adam": 6.4, "coordinate": 0.4},
         "ica": {"sgd": 6.0, "adam": 3.2, "coordinate": 6.0},
     },
 }
