@@ -12,7 +12,7 @@ from .tasks import CHUNKS
 
 __all__ = ["clique_products"]
 
-_LONG = 80  # as in the compiled module
+_DEEP = 64  # as in the compiled module
 _ROWS = 128  # of a chunk
 _SMALLEST = 8  # columns of a group: with fewer, panels are mostly empty
 
@@ -38,7 +38,7 @@ def clique_products(u: Tensor, v: Tensor, nodes: Tensor) -> Tensor | None:
     chunks = max(1, min(CHUNKS, rows // _ROWS))
     sums = torch.empty((chunks, groups, many, r, width), dtype=u.dtype)
     slots = min(chunks, max(1, torch.get_num_threads()))
-    room = torch.empty(slots * groups * (r + many * width) * _LONG, dtype=u.dtype)
+    room = torch.empty(slots * groups * many * width * _DEEP, dtype=u.dtype)
     numbers = (
         *(u.data_ptr(), u.stride(0), v.data_ptr(), v.stride(0), nodes.data_ptr(), sums.data_ptr()),
         *(room.data_ptr(), rows, groups, r, chunks, width, size, slots, *(0,) * 6),

@@ -10,33 +10,35 @@ import numpy as np
 from numba import carray, njit
 
 from .compiled import at, share
-from .compiled_products import products
+from .compiled_products import products_of_columns
 
 __all__ = ["ENTRIES"]
 
 _DEEP = 64  # rows that are gathered at once
-_LONG = 80  # room for them in a row: at powers of two, rows would push each other out of the cache
+
+
+@njit(nogil=True)
+def _gather(v: Any, chosen: Any, row: Any, n: int) -> None:
+    """Copy some numbers of a row."""
+    for j in range(n):
+        row[j] = v[np.uint64(chosen[j])]
 
 
 @njit(nogil=True)
 def _clique_products(task: Any, dtype: Any) -> None:
     """Write uᵀv inside every group of columns, a sum for each chunk of rows.
 
-    Columns of u are gathered into rows, those of v into panels: then a group is one product.
+    Columns of v are gathered into panels: then a group is one product, which reads those of u where they are.
     """
     q = carray(at(task, 2, np.int64), (20,))
-    u, u_row, v, v_row, out, room = q[0], q[1], q[2], q[3], q[5], q[6]
+    u, u_row, v, v_row, nodes, out, room = q[0], q[1], q[2], q[3], q[4], q[5], q[6]
     rows, groups, r, chunks, width, size = q[7], q[8], q[9], q[10], q[11], q[12]
     many = (r + width - 1) // width
     ahead = many * width
-    nodes = carray(at(q[4], 0, np.int64), (groups, r))
     start, stop = share(task, q[13])  # slots, one for each thread at most, which have a room each
-    near = room + start * groups * (r + ahead) * _LONG * size
-    left = carray(at(near, 0, dtype), (groups, r, _LONG))
-    beside = near + groups * r * _LONG * size
-    right = carray(at(beside, 0, dtype), (groups, many, _DEEP, width))
+    near = room + start * groups * ahead * _DEEP * size
     if start < stop:
-        right[:] = dtype(0)
+        carray(at(near, 0, dtype), (groups * ahead * _DEEP,))[:] = dtype(0)
     for chunk in range(chunks * start // q[13], chunks * stop // q[13]):
         first, last = rows * chunk // chunks, rows * (chunk + 1) // chunks
         sums = out + chunk * groups * r * ahead * size
@@ -44,20 +46,19 @@ def _clique_products(task: Any, dtype: Any) -> None:
         for top in range(first, last, _DEEP):
             deep = min(_DEEP, last - top)
             for k in range(deep):
-                a = carray(at(u, (top + k) * u_row, dtype), (1,))
                 b = carray(at(v, (top + k) * v_row, dtype), (1,))
                 for g in range(groups):
                     for p in range(many):
-                        for j in range(min(width, r - p * width)):
-                            i = p * width + j
-                            column = np.uint64(nodes[g, i])
-                            left[g, i, k] = a[column]
-                            right[g, p, k, j] = b[column]
+                        n = min(width, r - p * width)
+                        chosen = carray(at(nodes, g * r + p * width, np.int64), (n,))
+                        row = carray(at(near, ((g * many + p) * _DEEP + k) * width, dtype), (width,))
+                        _gather(b, chosen, row, n)
+            a = u + top * u_row * size
             for g in range(groups):
                 for p in range(many):
-                    panel = beside + (g * many + p) * _DEEP * width * size
+                    panel = near + (g * many + p) * _DEEP * width * size
                     c = sums + (g * many + p) * r * width * size
-                    products(near + g * r * _LONG * size, 0, _LONG, panel, deep, c, r, 1, width, dtype)
+                    products_of_columns(a, u_row, nodes + g * r * 8, panel, deep, c, r, width, dtype)
 
 
 # Entries have names of their own, because numba finds what it has cached by name.

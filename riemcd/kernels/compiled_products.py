@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from .compiled import at, share
 from .panels import tile
 
-__all__ = ["ENTRIES", "apart", "products"]
+__all__ = ["ENTRIES", "apart", "products", "products_of_columns"]
 
 _BYTES, _VECTORS, _ROWS = tile()
 _DEPTH = 256  # rows of a panel that stay in the nearest cache
@@ -77,11 +77,27 @@ class _Tile:
             for phi, value in zip(phi_row, row, strict=True):
                 phi.add_incoming(value, block)
 
-    def write(self, a: Any, stride: Any, panel: Any, depth: Any, c: Any, ahead: Any) -> None:
+    def rows_apart(self, a: Any, stride: Any) -> list[Any]:
+        """Return pointers to rows that are ``stride`` numbers apart."""
+        return [self.builder.gep(a, [self.builder.mul(stride, _I64(r))]) for r in range(self.rows)]
+
+    def columns_at(self, a: Any, numbers: Any) -> list[Any]:
+        """Return pointers to the columns whose numbers are at an address."""
+        build, kind = self.builder, _I64.as_pointer()
+        places = [build.inttoptr(build.add(numbers, _I64(8 * r)), kind) for r in range(self.rows)]
+        return [build.gep(a, [build.load(place)]) for place in places]
+
+    def write(
+        self, heads: list[Any], step: Any, panel: Any, depth: Any, c: Any, ahead: Any, onto: Any
+    ) -> None:
+        """Let the numbers of every row of ``a`` be ``step`` apart, from its head on.
+
+        The product is added to what is at ``c``, or written there where ``onto`` is zero.
+        """
         build, width = self.builder, _VECTORS * self.lanes
         places = [self.vectors_at(c, build.mul(ahead, _I64(r))) for r in range(self.rows)]
-        starts = [self.load(row) for row in places]
-        heads = [build.gep(a, [build.mul(stride, _I64(r))]) for r in range(self.rows)]
+        adds, zero = build.icmp_signed("!=", onto, _I64(0)), ir.Constant(self.vector, [0.0] * self.lanes)
+        starts = [[build.select(adds, v, zero) for v in self.load(row)] for row in places]
         before = build.block
         loop, done = build.append_basic_block("sum"), build.append_basic_block("summed")
         build.cbranch(build.icmp_signed(">", depth, _I64(0)), loop, done)
@@ -90,9 +106,9 @@ class _Tile:
         k = build.phi(_I64)
         sums = self.phis(starts, before)
         across = self.load(self.vectors_at(panel, build.mul(k, _I64(width))))
-        added = []
+        added, there = [], build.mul(k, step)
         for head, row in zip(heads, sums, strict=True):
-            number = self.spread(build.load(build.gep(head, [k]), align=self.size))
+            number = self.spread(build.load(build.gep(head, [there]), align=self.size))
             added.append(
                 [build.call(self.multiply_add, [number, b, s]) for b, s in zip(across, row, strict=True)]
             )
@@ -112,17 +128,37 @@ class _Tile:
 
 def _tile(rows: int) -> Callable[..., None]:
     @intrinsic
-    def add(typing_context: Any, a: Any, stride: Any, panel: Any, depth: Any, c: Any, ahead: Any) -> Any:
+    def add(
+        typing_context: Any, a: Any, stride: Any, panel: Any, depth: Any, c: Any, ahead: Any, onto: Any
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _Tile(builder, rows, a.dtype, context.get_value_type(a.dtype)).write(*args)
+            tile = _Tile(builder, rows, a.dtype, context.get_value_type(a.dtype))
+            tile.write(tile.rows_apart(*args[:2]), _I64(1), *args[2:])
             return context.get_dummy_value()
 
-        return types.void(a, types.int64, panel, types.int64, c, types.int64), generate
+        return types.void(a, types.int64, panel, types.int64, c, types.int64, types.int64), generate
 
     return add
 
 
-_whole, _four, _three, _two, _one = (_tile(rows) for rows in (_ROWS, 4, 3, 2, 1))
+def _tile_of_columns(rows: int) -> Callable[..., None]:
+    @intrinsic
+    def add(
+        typing_context: Any, a: Any, numbers: Any, step: Any, panel: Any, depth: Any, c: Any, ahead: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            tile = _Tile(builder, rows, a.dtype, context.get_value_type(a.dtype))
+            tile.write(tile.columns_at(*args[:2]), *args[2:], _I64(1))
+            return context.get_dummy_value()
+
+        return types.void(a, types.int64, types.int64, panel, types.int64, c, types.int64), generate
+
+    return add
+
+
+_HEIGHTS = (_ROWS, 4, 3, 2, 1)
+_whole, _four, _three, _two, _one = (_tile(rows) for rows in _HEIGHTS)
+_whole_of, _four_of, _three_of, _two_of, _one_of = (_tile_of_columns(rows) for rows in _HEIGHTS)
 
 
 @njit(nogil=True)
@@ -136,9 +172,10 @@ def products(
     rows: int,
     many: int,
     width: int,
+    onto: int,
     dtype: Any,
 ) -> None:
-    """Add the product of some rows with some panels to ``c``, ``(rows, many * width)``.
+    """Write the product of some rows with some panels to ``c``, ``(rows, many * width)``.
 
     Parameters
     ----------
@@ -147,29 +184,63 @@ def products(
     panels, depth : int
         The address of ``(many, depth, width)``.
     c, rows, many, width : int
+    onto : int
+        Whether to add it to what is there.
     """
     apart()
     ahead = many * width
     for p in range(many):
         for k in range(0, depth, _DEPTH):
-            deep = min(depth - k, _DEPTH)
+            deep, more = min(depth - k, _DEPTH), np.int64(onto if k == 0 else 1)
             b = at(panels, (p * depth + k) * width, dtype)
             r = 0
             while r + _ROWS <= rows:
                 x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
-                _whole(x, stride, b, deep, y, ahead)
+                _whole(x, stride, b, deep, y, ahead, more)
                 r += _ROWS
             if r + 4 <= rows:  # where whole ones are taller
                 x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
-                _four(x, stride, b, deep, y, ahead)
+                _four(x, stride, b, deep, y, ahead, more)
                 r += 4
             x, y = at(a, start + r * stride + k, dtype), at(c, r * ahead + p * width, dtype)
             if rows - r == 3:
-                _three(x, stride, b, deep, y, ahead)
+                _three(x, stride, b, deep, y, ahead, more)
             elif rows - r == 2:
-                _two(x, stride, b, deep, y, ahead)
+                _two(x, stride, b, deep, y, ahead, more)
             elif rows - r == 1:
-                _one(x, stride, b, deep, y, ahead)
+                _one(x, stride, b, deep, y, ahead, more)
+
+
+@njit(nogil=True)
+def products_of_columns(
+    a: int, step: int, numbers: int, panel: int, depth: int, c: int, rows: int, width: int, dtype: Any
+) -> None:
+    """Add the product of some columns, as rows, with one panel to ``c``, ``(rows, width)``.
+
+    Parameters
+    ----------
+    a, step : int
+        The address of the first row of the columns, and how far rows are apart.
+    numbers, rows : int
+        The address of the numbers of the columns, and how many they are.
+    panel, depth : int
+        The address of ``(depth, width)``.
+    c, width : int
+    """
+    apart()
+    x, b, r = at(a, 0, dtype), at(panel, 0, dtype), 0
+    while r + _ROWS <= rows:
+        _whole_of(x, numbers + 8 * r, step, b, depth, at(c, r * width, dtype), width)
+        r += _ROWS
+    if r + 4 <= rows:  # where whole ones are taller
+        _four_of(x, numbers + 8 * r, step, b, depth, at(c, r * width, dtype), width)
+        r += 4
+    if rows - r == 3:
+        _three_of(x, numbers + 8 * r, step, b, depth, at(c, r * width, dtype), width)
+    elif rows - r == 2:
+        _two_of(x, numbers + 8 * r, step, b, depth, at(c, r * width, dtype), width)
+    elif rows - r == 1:
+        _one_of(x, numbers + 8 * r, step, b, depth, at(c, r * width, dtype), width)
 
 
 @njit(nogil=True)

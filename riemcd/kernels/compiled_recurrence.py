@@ -174,14 +174,13 @@ def _forward(task: Any, dtype: Any) -> None:
                 left, many = p * width, min(_SPAN, panels - p)
                 n = min(many * width, d - left)
                 tile = carray(at(c, 0, dtype), (rows, many * width))
-                if added == 0:
-                    tile[:] = zero
-                else:
+                if added != 0:
                     for r in range(rows):
                         _copy(carray(at(added, left, dtype), (n,)), tile[r], n)
-                products(x, now, x_row, inward + p * features * size, features, c, rows, many, width, dtype)
+                columns = inward + p * features * size
+                products(x, now, x_row, columns, features, c, rows, many, width, int(added != 0), dtype)
                 if t >= first:
-                    products(states, before, d, across + p * d * size, d, c, rows, many, width, dtype)
+                    products(states, before, d, across + p * d * size, d, c, rows, many, width, 1, dtype)
                 for r in range(rows):
                     h = carray(at(states, before + (batch + r) * d + left, dtype), (n,))
                     _apply(code, tile[r], carray(at(own, left, dtype), (n,)), h, n, zero)
@@ -233,8 +232,7 @@ def _backward(task: Any, dtype: Any) -> None:
                 left, many = p * width, min(_SPAN, panels - p)
                 n = min(many * width, d - left)
                 tile = carray(at(c, 0, dtype), (rows, many * width))
-                tile[:] = dtype(0)
-                products(deltas, now, d, across + p * d * width * size, d, c, rows, many, width, dtype)
+                products(deltas, now, d, across + p * d * width * size, d, c, rows, many, width, 0, dtype)
                 for r in range(rows):
                     if kept != 0:
                         _copy(tile[r], carray(at(kept, now + r * d + left, dtype), (n,)), n)
