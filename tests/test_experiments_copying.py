@@ -13,7 +13,7 @@ from riemcd.cli import main
 from riemcd.experiments.copying import GRIDS
 from riemcd.experiments.copying_task import LETTERS, CopyingTrainee, copying_batch, memoryless_loss
 from riemcd.experiments.methods import METHODS, Method, Rates, parse_methods
-from riemcd.experiments.networks import LoopRNN
+from riemcd.experiments.networks import LoopRNN, Readout
 from riemcd.nn import OrthogonalRNN
 
 
@@ -55,6 +55,21 @@ def test_the_loop_computes_what_the_fused_recurrence_does(with_geotorch, at_once
     torch.testing.assert_close(last[0], expected[-1])
     output.square().sum().backward()
     torch.testing.assert_close(loop.weight_ih.grad, inward, rtol=1e-4, atol=1e-4)
+
+
+def test_the_readout_of_all_steps_is_a_linear_map():
+    torch.manual_seed(0)
+    network = Readout(nn.RNN(3, 6), 6, 4).double()
+    states = torch.randn(5, 7, 6, dtype=torch.float64, requires_grad=True)
+    given = [states, *network.head.parameters()]
+    y = torch.randint(4, (5, 7))
+    found, expected = network._read_out(states), network.head(states)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+    losses = [nn.functional.cross_entropy(found.mT, y),
+              nn.functional.cross_entropy(expected.flatten(0, 1), y.flatten())]  # fmt: skip
+    for ours, torchs in zip(*(torch.autograd.grad(loss, given) for loss in losses), strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-14)
+    assert torch.equal(network._read_out(states[-1]), network.head(states[-1]))
 
 
 def test_every_optimizer_starts_from_the_same_network_and_batches(tmp_path):

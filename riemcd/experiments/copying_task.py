@@ -105,7 +105,7 @@ class CopyingTrainee(Trainee):
         x, y = copying_batch(self.batch, self.delay, self.recall, self.generator)
         x, y = x.to(self.device), y.to(self.device)
         logits = self.model(nn.functional.one_hot(x, LETTERS + 2).to(torch.float32))
-        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        return nn.functional.cross_entropy(logits.mT, y)
 
     def step(self) -> Row:
         """Train on one batch."""
