@@ -1,43 +1,26 @@
 """Experiments that are interrupted at a bad moment, diverge, find odd folders or miss a package."""
 
-import json
 import signal
 import sys
 
 import numpy as np
 import pytest
 import torch
+from experiments_command import SMALL, summary
 
 from riemcd.cli import main
 from riemcd.experiments import cost
 from riemcd.experiments.copying_figure import draw
 from riemcd.experiments.rotate_task import RotateTrainee
 
-COPYING = [
-    "--delay",
-    "4",
-    "--recall",
-    "2",
-    "--hidden",
-    "8",
-    "--batch",
-    "4",
-    "--block",
-    "4",
-    "--iterations",
-    "3",
-]
-ROTATE = ["--d", "16", "--group", "8", "--calibration", "64", "--batch", "16", "--iterations", "8",
-          "--coordinate-iterations", "8", "--block", "4", "--rows", "heavy"]  # fmt: skip
+COPYING = ["--delay", "4", "--recall", "2", "--hidden", "8", "--batch", "4", "--block", "4",
+           "--iterations", "3"]  # fmt: skip
+ROTATE = SMALL["rotate"]
 COST = ["--delay", "4", "--batch", "4", "--trials", "1"]
 
 
 def run(name, folder, *options):
     return main([name, "--output", str(folder), "--threads", "1", "--quiet", *options])
-
-
-def summary(folder):
-    return json.loads((folder / "summary.json").read_text())
 
 
 def content(folder):
@@ -82,7 +65,7 @@ def test_every_start_has_as_many_draws_of_coordinates(tmp_path):
 
 def test_a_run_that_diverges_does_not_end_the_others(tmp_path):
     wanted = ["sgd", "srgd", "matching", "partition"]
-    options = ["--lr", "1e6", "--iterations", "9", "--optimizers", *wanted]
+    options = ["--lr", "1e20", "--iterations", "9", "--optimizers", *wanted]
     assert run("copying", tmp_path / "run", *COPYING, *options) == 0
     rows = {row["optimizer"]: row for row in summary(tmp_path / "run")["table"]}
     assert all(not np.isfinite(rows[name]["loss"]) for name in wanted)
@@ -94,6 +77,15 @@ def test_a_missing_package_is_said_before_anything_is_run(name, options, tmp_pat
     monkeypatch.setitem(sys.modules, "geotorch", None)
     assert run(name, tmp_path / "run", *options, "--optimizers", "partition", "geotorch") == 2
     assert "the optimizer geotorch needs geotorch, which is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "tqdm"])
+@pytest.mark.parametrize("name", ["copying", "sparsity", "cost", "problems", "digits", "rotate"])
+def test_what_the_end_needs_is_looked_for_at_the_beginning(name, module, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(name, tmp_path / "run") == 2
+    assert f"needs {module}, which is not installed: pip install 'riemcd" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -65,6 +65,25 @@ def test_the_dense_step_is_a_rotation_downhill(greedy):
     assert ((W.detach() - start).abs().amax(0) > 1e-12).sum() == 2
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_sentence_under_the_costs_says_from_where_on_a_step_matters(scaled):
+    """From the size at which it takes a tenth, and does at every larger one."""
+    shares = {"dense": {8: 12.0, 16: 5.0, 32: 30.0, 64: 40.0}, "ours": {8: 1.0, 16: 9.9, 32: 2.0, 64: 3.0}}
+    table = [
+        {"optimizer": name, "d": d, "step in %": 99.0 if scaled else share}
+        | ({"at delay 1000": share} if scaled else {})
+        for name, one in shares.items()
+        for d, share in one.items()
+    ]
+    takes = "would take" if scaled else "takes"
+    assert cost._sentence(table) == (
+        f"At delay 1000 backward {takes} 60 to 99 % of backward and step; the step {takes} a tenth or more "
+        "for dense from d = 32."
+    )
+    assert "for none of these up to d = 64." in cost._sentence(table[4:])
+    assert cost._sentence([]) == ""
+
+
 def test_costs_have_a_seed(tmp_path):
     """The same network, batch and rotation again with the same one, others with another."""
     settings = [cost.Cost(seed=seed, delay=4, batch=4) for seed in (0, 0, 1)]

@@ -51,10 +51,10 @@ class Copying(Settings):
     """
 
     preset: Literal["demo", "paper", "adaptive", "tuning"] = "demo"
-    """Where the other values come from: "demo" has delay 100 and takes about two minutes; "paper" is
+    """Where the other values come from: "demo" has delay 100 and takes two minutes or less; "paper" is
     its comparison (delay 1000, 500 iterations, one step size for everything); "adaptive" goes beyond it
-    (delay 1000, RMSProp steps, 4000 iterations or four minutes each), and "tuning" finds its step sizes.
-    --help shows the values of the preset beside it."""
+    (delay 1000, RMSProp steps that fall, 4000 iterations or four minutes each, three seeds), and "tuning"
+    finds its step sizes. --help shows the values of the preset beside it."""
 
     optimizers: tuple[str, ...] = ()
     """Which ones, as above: for example frozen srcd-u partition:rmsprop."""
@@ -81,17 +81,19 @@ class Copying(Settings):
     """Constant steps: the step size, for everything."""
 
     adaptive_lr: float | None = 1e-3
-    """Adaptive steps: the step size of all parameters but W; None for the best of a grid, by optimizer."""
+    """Adaptive steps: the step size of all parameters but W; None for the best of the optimizer's grid
+    (frozen:rmsprop, partition:rmsprop, radam and geotorch:rmsprop have one), and 1e-3 where there is none."""
 
     adaptive_lr_orthogonal: float | None = 1e-3
     """Adaptive steps: the step size of W, likewise."""
 
     falling: float | None = None
     """Let all step sizes fall by the power 3/4 of the iterations, as Robbins and Monro ask for: after so many
-    they are 0.59 of what they were, after three times as many 0.35. By default they stay."""
+    they are 0.59 of what they were, after three times as many 0.35. None lets them stay."""
 
     tuning: bool = False
-    """Try every step size of a grid, with seeds 100, 101, ..."""
+    """Try every step size of a grid, with seeds 100, 101, ...; optimizers without a grid run with the step
+    sizes above."""
 
     block: int = 19
     """How many columns partition puts in a group."""
@@ -165,7 +167,9 @@ def presets() -> dict[str, Copying]:
             iterations=4000,
             adaptive_lr=None,
             adaptive_lr_orthogonal=None,
+            falling=300.0,
             max_seconds=240.0,
+            seeds=3,
         ),
         "tuning": Copying(preset="tuning", optimizers=_BEYOND, iterations=200, tuning=True),
     }
@@ -177,11 +181,11 @@ def run(settings: Copying) -> int:
     methods = parse_methods(settings.optimizers, settings.step)
     folder = open_folder("copying", settings)
     first = TUNING_SEED if settings.tuning else 0
-    wanted = [
+    wanted = [  # seed by seed: all take turns on a machine that is not always as fast
         _Run(method, rates, seed, again)
+        for seed in range(first, first + settings.seeds)
         for method in methods
         for rates in settings.rates(method)
-        for seed in range(first, first + settings.seeds)
         for again in range(_draws(settings, method))
     ]
     for one in wanted:

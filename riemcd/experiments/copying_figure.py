@@ -16,7 +16,7 @@ from .settings import machine
 __all__ = ["draw", "summarise"]
 
 _POINTS = 400  # of a curve in the summary
-#: In the order of their colours, which come again after eight: those that meet in one figure are apart.
+#: In the order of their colours, which come again, with other markers and dashes, after eight.
 _LOOKS = ("partition", "radam", "geotorch", "srgd", "srcd-u", "srcd-gs", "srcd-gs-block", "matching",
           "sgd", "rsgd", "greedy-matching")  # fmt: skip
 
@@ -43,7 +43,8 @@ def summarise(settings: Any, done: list[tuple[Method, Finished]]) -> dict[str, A
             row["best"] = row["loss"] == least(rivals)
     note = (
         f"Delay {settings.delay}: the memoryless loss is {baseline:.5f}. loss: mean over the runs of the "
-        f"mean over the last {width} iterations; |WᵀW − I|: Frobenius norm, the largest of the runs."
+        f"mean over the last {width} iterations; s/iteration: mean, without the first; |WᵀW − I|: Frobenius "
+        "norm, the largest of the runs."
     )
     if settings.falling is not None:
         note += f" Step sizes fall, after {settings.falling:g} iterations to 0.59 of what they were."
@@ -105,7 +106,12 @@ def _row(label: str, runs: list[Finished], loss: Any, baseline: float) -> dict[s
 
 
 def _pace(runs: list[Finished]) -> float:
-    return float(np.median([run.seconds_per_iteration for run in runs]))
+    """Return the mean seconds of an iteration, leaving out the first of a run, in which kernels are compiled.
+
+    No median: a machine that is now fast and now slow has one for a while and then the other.
+    """
+    clocks = [[0.0] * (len(run.rows) == 1) + [row["seconds"] for row in run.rows] for run in runs]
+    return float(np.mean([(clock[-1] - clock[0]) / (len(clock) - 1) for clock in clocks]))
 
 
 def draw(folder: Folder, summary: dict[str, Any]) -> None:

@@ -136,7 +136,7 @@ def draw(folder: Folder, summary: dict[str, Any]) -> None:
         one.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
         one.minorticks_off()
     bottom, top = axes[0][0].get_ylim()  # which all share
-    ticks = [t for t in (0.5, 1, 2, 3, 5, 10, 20, 50, 90) if bottom <= t <= top]
+    ticks = [t for t in (0.5, 1, 2, 3, 4, 5, 7, 10, 20, 50, 90) if bottom <= t <= top]
     axes[0][0].set_yticks(ticks, [f"{t:g}" for t in ticks])
     axes[0][0].set_ylabel("test error in %")
     figure.legend(loc="outside lower center", ncols=2 * len(orders) + 1, fontsize=9, frameon=False)

@@ -50,7 +50,7 @@ def load_digits(permuted: bool, device: torch.device | str = "cpu", held_out: in
     held_out : int, optional
         Leave the 360 out: of the others test on this one of `FOLDS` parts, and learn from the rest.
     """
-    datasets = needs("sklearn.datasets", "scikit-learn", "riemcd digits")
+    datasets = needs("sklearn.datasets", "scikit-learn", "reading digits")
     data = datasets.load_digits()
     x = torch.tensor(data.data, dtype=torch.float32) / 16
     y = torch.tensor(data.target)

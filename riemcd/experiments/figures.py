@@ -9,7 +9,8 @@ import numpy as np
 
 __all__ = ["COLOURS", "close", "least", "new_figure", "running_mean", "style"]
 
-#: The palette of Okabe and Ito, which stays apart under every kind of colour blindness.
+#: The palette of Okabe and Ito for the colour-blind, with a brown in the place of its yellow, which is hard
+#: to see on white. What is nearly alike, brown and vermilion without red, markers tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5C00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -35,7 +36,7 @@ def new_figure(columns: int = 1, rows: int = 1, **options: Any) -> tuple[Any, An
     """Return a figure and its axes, laid out so that nothing overlaps; no window is opened."""
     from .settings import needs
 
-    matplotlib = needs("matplotlib", "riemcd[experiments]", "drawing figures")
+    matplotlib = needs("matplotlib", "'riemcd[experiments]'", "drawing figures")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -153,9 +153,9 @@ def conclude(
         Whether Ctrl-C came.
     """
     folder.write("summary.json", summary)
+    folder.table(summary["table"], summary["note"])
     if summary["table"]:
         draw(folder, summary)
-    folder.table(summary["table"], summary["note"])
     more = f" Go on with the same options and --resume --output {folder.path}." if asked else ""
     print(f"\nEverything is in {folder.path}.{more}")
     return 130 if asked else 0

@@ -15,7 +15,7 @@ from .interrupt import Interrupts
 from .problems_rates import KINDS, best_of, rates_of, widened
 from .problems_task import CONTESTANTS, PROBLEMS, kind_of, off_manifold, solve
 from .runs import check_same
-from .settings import TUNING_SEED, Settings, machine, prepare, where
+from .settings import TUNING_SEED, Settings, machine, prepare, progress, where
 
 __all__ = ["Problems", "presets", "run"]
 
@@ -72,8 +72,6 @@ def presets() -> dict[str, Problems]:
 
 def run(settings: Problems) -> int:
     """Let everyone try, draw, print; return 130 where Ctrl-C came. Resuming skips what was tried."""
-    from tqdm import tqdm
-
     prepare(settings)
     if settings.device != "cpu":
         raise ValueError("riemcd problems runs on the CPU in double precision: leave --device as it is.")
@@ -86,7 +84,7 @@ def run(settings: Problems) -> int:
     path = folder.path / "outcomes.jsonl"
     kept = path.read_bytes().count(b"\n") if path.exists() else 0
     with Interrupts() as stop, Log(path, keep=kept) as log:
-        with tqdm(total=_count(settings), unit="run", disable=settings.quiet) as bar:
+        with progress(total=_count(settings), unit="run", disable=settings.quiet) as bar:
 
             def attempt(problem: str, contestant: str, rate: float) -> dict[str, Any] | None:
                 """Return what came out, now or before the interruption; None after Ctrl-C."""
@@ -181,7 +179,7 @@ def _summarise(settings: Problems, rows: list[dict[str, Any]]) -> dict[str, Any]
     note = (
         f"{settings.size} rows, double precision. lr: of procrustes, but Adam's, over the largest singular "
         "value; gap: to the best value, relative; steps: gradients, or sweeps of minimize; the goal is a gap "
-        f"of {settings.goal:g} within {settings.seconds:g} seconds."
+        f"of {settings.goal:g} within {settings.seconds:g} seconds, looked at after every tenth step."
     )
     return {"experiment": "problems", "size": settings.size, "seed": settings.seed,
             "seconds": settings.seconds, "goal": settings.goal, "table": table, "note": note,

@@ -47,12 +47,13 @@ class Rotate(Settings):
 
     Rows x are rotated to y = xR, rounded to the nearest of 15 levels with one scale per group of
     neighbours, and rotated back. Rotations without training: none, hadamard (random signs), the
-    eigenbasis of the covariance, and that mixed by a Hadamard matrix within groups. Learned from the
-    Hadamard one, on the same loss and batches: srcd (coordinate descent, which never forms the d x d
-    gradient), cayley (Cayley SGD with momentum, which quantisation toolkits port for this) and qr (geoopt's
-    RiemannianSGD with its QR retraction). Reported: the relative error ||Q(xR)Rᵀ − x||² / ||x||² on held-out
-    rows, seconds, and the seconds it took to get as far as cayley in the end. Step sizes fall linearly to
-    zero; where they start is the best of a grid for every way and kind of rows (--preset tuning).
+    eigenbasis of the covariance (the second moments: rows are rotated about zero), and that mixed by a
+    Hadamard matrix within groups. Learned from the Hadamard one, on the same loss and batches: srcd
+    (coordinate descent, which never forms the d x d gradient), cayley (Cayley SGD with momentum, which
+    quantisation toolkits port for this) and qr (geoopt's RiemannianSGD with its QR retraction). Reported: the
+    relative error ||Q(xR)Rᵀ − x||² / ||x||² on held-out rows, seconds, and the seconds it took to get as far
+    as cayley in the end. Step sizes fall linearly to zero; where they start is the best of a grid for every
+    way and kind of rows (--preset tuning).
     """
 
     preset: Literal["demo", "paper", "tuning"] = "demo"
@@ -223,7 +224,8 @@ def _of_rows(
             RotateTrainee, name, seed, x, test, start, lr=what["lr"], iterations=what["iterations"],
             batch=settings.batch, group=settings.group, block=settings.block,
         )  # fmt: skip
-        make_one().step()  # kernels are loaded and caches filled before the clock runs
+        if not (folder.path / f"{run_name}.pt").exists():
+            make_one().step()  # kernels are loaded and caches filled before the clock runs
 
         def make_and_keep(make_one: Any = make_one, made: list[RotateTrainee] = made) -> RotateTrainee:
             made.append(make_one())

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .folder import Folder, Log, Row
 from .interrupt import Interrupts
+from .settings import progress
 
 __all__ = ["Finished", "Trainee", "carry_out", "check_same", "whole"]
 
@@ -199,6 +200,6 @@ def check_same(folder: Folder, name: str, what: dict[str, Any]) -> None:
 
 
 def _bar(name: str, done: int, iterations: int, quiet: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(initial=done, total=iterations, desc=f"{name:28s}", unit="it", disable=quiet, mininterval=0.5)
+    return progress(
+        initial=done, total=iterations, desc=f"{name:28s}", unit="it", disable=quiet, mininterval=0.5
+    )

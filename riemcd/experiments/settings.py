@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-__all__ = ["TUNING_SEED", "Settings", "check", "known", "machine", "needs", "prepare", "where"]
+__all__ = ["TUNING_SEED", "Settings", "check", "known", "machine", "needs", "prepare"]
+__all__ += ["progress", "where"]
 
 #: The first seed of tuning, which has seeds of its own, so that none that is reported has been chosen for.
 TUNING_SEED = 100
@@ -24,7 +25,7 @@ class Settings:
     """What every experiment can be told."""
 
     preset: str = "demo"
-    """Where the other values come from. "demo" takes about two minutes on two cores, "paper" is the
+    """Where the other values come from. "demo" takes two minutes or less on two cores, "paper" is the
     full-length experiment. --help shows the values of the preset given beside it."""
 
     output: Path | None = None
@@ -40,7 +41,8 @@ class Settings:
     begin anew with what was interrupted."""
 
     device: str = "cpu"
-    """Where to compute, such as cpu or cuda:0. Random numbers are drawn on the CPU and moved there."""
+    """Where to compute, such as cpu or cuda:0; problems is for the CPU only. Random numbers are drawn on the
+    CPU and moved there."""
 
     threads: int = 2
     """How many threads torch may use; 0 leaves it as it is. The last digits depend on it, so that a run is
@@ -92,8 +94,10 @@ def check(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> torch.device:
-    """Check the settings, set the number of threads, keep freed memory, and return the device."""
+    """Check the settings and what is installed, set the threads, keep freed memory, and return the device."""
     check(settings)
+    for module, what in (("matplotlib", "the figure at the end"), ("tqdm", "the progress bar")):
+        needs(module, "'riemcd[experiments]'", what)
     _keep_freed_memory()
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -115,6 +119,11 @@ def needs(module: str, extra: str, what: str) -> Any:
     except ImportError:
         name = module.split(".")[0]
         raise ValueError(f"{what} needs {name}, which is not installed: pip install {extra}.") from None
+
+
+def progress(*what: Any, **options: Any) -> Any:
+    """Return a progress bar of tqdm."""
+    return needs("tqdm", "'riemcd[experiments]'", "the progress bar").tqdm(*what, **options)
 
 
 def where(settings: Settings) -> dict[str, Any]:
