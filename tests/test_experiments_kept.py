@@ -98,9 +98,10 @@ def test_who_is_first_on_problems_with_known_answers():
 def test_what_a_step_costs():
     rows = {row["optimizer"]: row for row in cost_of(1000)}
     both = {name: row["backward + step"] for name, row in rows.items()}
-    assert both["our srcd-u"] < 0.5 * both["srcd-u"] and 0.9 < both["our srcd-gs"] / both["srcd-gs"] < 1.1
-    dense = {"srgd", "our srgd"}
-    assert all((row["step in %"] > 10) == (name in dense) for name, row in rows.items())
+    assert both["our srcd-u"] < 0.6 * both["srcd-u"] and 0.9 < both["our srcd-gs"] / both["srcd-gs"] < 1.1
+    share = {name: row["step in %"] for name, row in rows.items()}
+    assert share["srgd"] > 10 and share["our srgd"] > 5
+    assert all(share[name] < 1 for name in share if name not in ("srgd", "our srgd"))
 
 
 def cost_of(d):
